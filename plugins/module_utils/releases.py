@@ -1,0 +1,75 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The one table of SGLang releases that this collection installs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+
+
+@dataclass(frozen=True)
+class Release:
+    """One SGLang version, with what its lock files hold.
+
+    ``pythons``     minor versions that have a lock file (``roles/sglang/files/locks/<version>-py<minor>.txt``)
+    ``cuda``        CUDA version of its PyTorch build, ``major.minor``
+    ``install_mb``  size on disk of the installed release, MB, measured
+    ``cache_mb``    size of the wheels in an empty cache, MB, measured
+    ``patches``     ids of the patches that this release needs (``patches`` room)
+    """
+
+    version: str
+    pythons: tuple[str, ...]
+    torch: str
+    cuda: str
+    flashinfer: str
+    kernel: str
+    install_mb: int
+    cache_mb: int
+    patches: tuple[str, ...] = ()
+
+
+RELEASES: dict[str, Release] = {
+    release.version: release
+    for release in (
+        Release(
+            version="0.5.12.post1",
+            pythons=("3.11", "3.12"),
+            torch="2.11.0",
+            cuda="13.0",
+            flashinfer="0.6.11.post1",
+            kernel="0.4.2.post2",
+            install_mb=8900,
+            cache_mb=9100,
+            patches=("triton-layer-probe",),
+        ),
+    )
+}
+
+
+def check(version: str, python: str | None = None) -> list[Finding]:
+    """Judge a release by name and, where the node's is known, by Python minor version (``3.11``)."""
+    release = RELEASES.get(version)
+    if release is None:
+        return [
+            Finding(
+                "release.unknown",
+                "error",
+                f"SGLang {version or '(empty)'} is not among the releases of this collection",
+                f"Set sglang_release to one of: {', '.join(RELEASES)}",
+                "plugins/module_utils/releases.py",
+            )
+        ]
+    if python is not None and python not in release.pythons:
+        return [
+            Finding(
+                "release.python",
+                "error",
+                f"SGLang {version} has no lock for Python {python}",
+                f"Use a node whose Python is one of: {', '.join(release.pythons)}, or set sglang_python",
+                "plugins/module_utils/releases.py",
+            )
+        ]
+    return []
