@@ -18,6 +18,7 @@ class Release:
     ``install_mb``  size on disk of the installed release, MB, measured
     ``cache_mb``    size of the wheels in an empty cache, MB, measured
     ``patches``     ids of the patches that this release needs (``patches`` room)
+    ``constraints`` what its own pins leave open and today's versions break; the lock is resolved under these
     """
 
     version: str
@@ -29,6 +30,29 @@ class Release:
     install_mb: int
     cache_mb: int
     patches: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+
+
+# CUDA version -> the wheels that make one coherent toolkit (nvcc, headers and libraries of one minor version).
+# With a newer nvcc or CCCL than the runtime headers, FlashInfer's kernels do not compile (flashinfer-ai/flashinfer#3493).
+TOOLKITS: dict[str, tuple[str, ...]] = {
+    "13.0": (
+        "nvidia-cublas==13.1.1.3",
+        "nvidia-cuda-cccl==13.0.85",
+        "nvidia-cuda-crt==13.0.88",
+        "nvidia-cuda-nvcc==13.0.88",
+        "nvidia-cuda-nvrtc==13.0.88",
+        "nvidia-cuda-runtime==13.0.96",
+        "nvidia-curand==10.4.0.35",
+        "nvidia-nvjitlink==13.0.88",
+        "nvidia-nvvm==13.0.88",
+    ),
+}
+TOOLKIT_INSTALL_MB = 1300
+
+# Tested with the releases of the table: the wheel that SGLang publishes is tagged manylinux_2_34.
+PLATFORM = "x86_64-manylinux_2_34"
+UV = "0.13.9"
 
 
 RELEASES: dict[str, Release] = {
@@ -44,6 +68,8 @@ RELEASES: dict[str, Release] = {
             install_mb=8900,
             cache_mb=9100,
             patches=("triton-layer-probe",),
+            # kernels 0.15 and later refuse what transformers 5.6.0 asks of them at import.
+            constraints=("kernels<0.15",),
         ),
     )
 }

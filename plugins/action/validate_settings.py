@@ -1,0 +1,172 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge a host's variables on the controller; no connection to the node is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.errors import ArgumentValueError, RequiredError
+from ansible.plugins.action import ActionBase
+from ansible_collections.inference.sglang.plugins.module_utils import flags, releases, settings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, role_files
+
+ROLES = Path(__file__).parents[2] / "roles"
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Action behind ``validate_settings``; documented in ``plugins/modules/validate_settings.py``."""
+
+    _VALID_ARGS = frozenset({"roles"})
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``settings`` and ``findings``; fail with all errors at once, one a line."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        specs = {path.name: self._options(path) for path in sorted(ROLES.iterdir()) if path.is_dir()}
+        chosen = self._task.args.get("roles") or list(specs)
+        if strangers := sorted(set(chosen).difference(specs)):
+            raise AnsibleActionFail(f"roles: {', '.join(strangers)} are not among: {', '.join(specs)}")
+
+        defaults: dict[str, Any] = {}
+        for role in specs:
+            defaults.update(self._load(ROLES / role / "defaults" / "main.yml"))
+        variables = {**defaults, **task_vars}
+        templar = self._templar.copy_with_new_env(available_variables=variables)
+
+        values: dict[str, Any] = {}
+        findings = settings.unknown(specs, task_vars)
+        for role in chosen:
+            for name, option in specs[role].items():
+                try:
+                    given = {name: templar.template(variables[name])} if name in variables else {}
+                except AnsibleError as error:
+                    # A default fails only by a variable that is judged itself, or by a fact that is not known yet.
+                    if name not in defaults or variables[name] != defaults[name]:
+                        findings.append(_unresolved(name, role, error))
+                    continue
+                wrong, value = _judge(name, option, role, given, defaults.get(name))
+                findings += wrong
+                if given and not wrong and not option.get("no_log"):
+                    values[name] = value
+        findings += [*_of_release(values), *_of_toolkit(values), *_of_patches(values)]
+
+        host = task_vars["inventory_hostname"]
+        if stopping := errors(findings):
+            lines = "\n".join(f"{host}: {finding}" for finding in stopping)
+            result.update(
+                failed=True, msg=f"{len(stopping)} wrong in the settings of {host}, nothing was changed:\n{lines}"
+            )
+        else:
+            result.update(settings=values, locks=_locks(values))
+        result.update(changed=False, findings=as_dicts(findings))
+        return result
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        return (self._loader.load_from_file(str(path), trusted_as_template=True) or {}) if path.is_file() else {}
+
+    def _options(self, role: Path) -> dict[str, dict[str, Any]]:
+        """Options of all entry points; what only another one than ``main`` requires is not required here."""
+        entries = self._load(role / "meta" / "argument_specs.yml").get("argument_specs", {})
+        options: dict[str, dict[str, Any]] = {}
+        for entry, content in entries.items():
+            for name, option in content.get("options", {}).items():
+                if entry == "main":
+                    options[name] = option
+                else:
+                    options.setdefault(name, {**option, "required": False})
+        return options
+
+
+def _judge(
+    name: str, option: Mapping[str, Any], role: str, given: dict[str, Any], default: object
+) -> tuple[list[Finding], Any]:
+    """The findings on one variable, and its value as the type that its role wants."""
+    if given and (findings := settings.misread(name, option, given[name], default)):
+        return findings, None
+    # Type path would expand ~ to the home of whoever runs Ansible here, not on the node.
+    spec = {**option, "type": "str"} if option.get("type") == "path" else option
+    checked = ArgumentSpecValidator({name: spec}).validate(given, validate_role_argument_spec=True)
+    kind = option.get("type", "str")
+    # A list or dict may hold a token among other things.
+    shown = kind in ("str", "path", "int", "float", "bool") and not option.get("no_log")
+    findings = []
+    for error in checked.errors.errors:
+        if isinstance(error, RequiredError):
+            fault, seen, remedy = "required", f"{name} is not set", f"Set {name}: {_first_sentence(option)}"
+        else:
+            seen = f"{name} is {repr(given[name]) if shown else 'of type ' + settings.type_of(given[name])}"
+            if isinstance(error, ArgumentValueError):
+                fault, remedy = "choice", f"Set it to one of: {', '.join(map(str, option['choices']))}"
+            else:
+                fault, remedy = "type", f"Give it a value of type {kind}: {_first_sentence(option)}"
+                seen += "" if option.get("no_log") else f": {error.msg}".rstrip(".")
+        findings.append(Finding(f"settings.{fault}", "error", seen, remedy, f"roles/{role}/meta/argument_specs.yml"))
+    return findings, checked.validated_parameters.get(name)
+
+
+def _first_sentence(option: Mapping[str, Any]) -> str:
+    description = option.get("description", "")
+    return (description if isinstance(description, str) else description[0]).split(". ")[0].rstrip(".")
+
+
+def _unresolved(name: str, role: str, error: AnsibleError) -> Finding:
+    return Finding(
+        "settings.unresolved",
+        "error",
+        f"{name} cannot be evaluated: {error.message}".rstrip("."),
+        "Define what it refers to; facts of the node are not known yet",
+        f"roles/{role}/meta/argument_specs.yml",
+    )
+
+
+def _of_release(values: Mapping[str, Any]) -> list[Finding]:
+    """The release by name, and the SGLang flags against its flag table."""
+    if "sglang_release" not in values:
+        return []
+    release = values["sglang_release"]
+    unknown = releases.check(release)
+    if unknown or not values.get("sglang_server_flags"):
+        return unknown
+    return flags.check(values["sglang_server_flags"], flag_tables.load(release))
+
+
+def _of_toolkit(values: Mapping[str, Any]) -> list[Finding]:
+    version = values.get("cuda_toolkit_version")
+    if version is None or version in releases.TOOLKITS:
+        return []
+    return [
+        Finding(
+            "toolkit.unknown",
+            "error",
+            f"CUDA {version} is not among the toolkits of this collection",
+            f"Set cuda_toolkit_version to one of: {', '.join(releases.TOOLKITS)}",
+            "plugins/module_utils/releases.py",
+        )
+    ]
+
+
+def _of_patches(values: Mapping[str, Any]) -> list[Finding]:
+    try:
+        role_files.patch_definitions(values.get("sglang_patches", []))
+    except ValueError as error:
+        return [
+            Finding("settings.patches", "error", f"sglang_patches: {error}".rstrip("."), "Correct it", "roles/sglang")
+        ]
+    return []
+
+
+def _locks(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Digests of the locks that the settings lead to, as ``preflight`` takes them."""
+    release, toolkit = values.get("sglang_release"), values.get("cuda_toolkit_version")
+    pythons = releases.RELEASES[release].pythons if release else ()
+    return {
+        "release": {python: wheels.digest(role_files.lock(release, python)) for python in pythons},
+        "toolkit": wheels.digest(role_files.toolkit_lock(toolkit)) if toolkit else "",
+    }

@@ -1,0 +1,319 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The command-line flags of an SGLang release: judging settings by them, making arguments of them.
+
+``flag_sources`` reads a release's table; ``roles/sglang/files/flags/`` holds those of the supported releases.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_text, errors
+
+Kind = Literal["switch", "value", "list"]
+
+SOURCE = "sglang/srt/server_args.py"
+
+# An argument list is readable by every user of the node, and SGLang 0.5.12.post1 logs its whole ServerArgs at start.
+SECRETS = frozenset({"--api-key", "--admin-api-key", "--ssl-keyfile-password"})
+
+_TAKES = {
+    "int": "a whole number",
+    "float": "a number",
+    "json": "JSON",
+    "human_readable_int": "a whole number, or one with a suffix (25.6k, 4Ki)",
+}
+
+# sglang/srt/utils/common.py, human_readable_int: fractions are for powers of 1000 only.
+_SUFFIXED = re.compile(r"\d+(\.\d+)?[kMGT]|\d+[KMGT]i")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag of SGLang's parser.
+
+    ``name``        first spelling, with its dashes (``--pp-size``)
+    ``aliases``     the other spellings, those that switch off (``--no-…``) among them
+    ``kind``        ``switch`` stands alone, ``value`` takes one argument, ``list`` takes several
+    ``type``        ``str``, ``int``, ``float``, ``json``, ``bool``, or the name of SGLang's own conversion function
+    ``choices``     what it accepts, where that is written in the sources; None if anything or known at run time only
+    ``default``     SGLang's default, a JSON value; None also where it is known at run time only
+    ``deprecated``  SGLang's own words, or empty
+    ``bare``        a ``value`` that may also stand alone
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    kind: Kind = "value"
+    type: str = "str"
+    choices: tuple[str | int, ...] | None = None
+    default: Any = None
+    deprecated: str = ""
+    bare: bool = False
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+class FlagTable(Mapping[str, Flag]):
+    """The flags of one release by every exact spelling."""
+
+    def __init__(self, flags: Iterable[Flag]) -> None:
+        self.flags = tuple(sorted(flags, key=lambda flag: flag.name))
+        self._by_spelling = {spelling: flag for flag in self.flags for spelling in flag.spellings}
+
+    def __getitem__(self, spelling: str) -> Flag:
+        return self._by_spelling[spelling]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_spelling)
+
+    def __len__(self) -> int:
+        return len(self._by_spelling)
+
+    def to_json(self) -> str:
+        """A list of objects, one flag a line, in the order of their names; fields at their default are left out."""
+        omitted = {field.name: field.default for field in fields(Flag)}
+        rows = (
+            {key: value for key, value in asdict(flag).items() if key == "name" or value != omitted[key]}
+            for flag in self.flags
+        )
+        return "[\n" + ",\n".join(compact_json(row) for row in rows) + "\n]\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> FlagTable:
+        """The table that ``to_json`` wrote."""
+        rows = json.loads(text)
+        for row in rows:
+            row.update({key: tuple(row[key]) for key in ("aliases", "choices") if key in row})
+        return cls(Flag(**row) for row in rows)
+
+
+def compact_json(value: object) -> str:
+    """JSON without spaces. Containers are copied first: json would look past the templates of Ansible's lazy ones."""
+    return json.dumps(_plain(value), default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def check(flags: Mapping[str, object], table: FlagTable) -> list[Finding]:
+    """Judge settings by a release's flags.
+
+    ``flags`` has SGLang's exact names, with or without the leading dashes (``pp-size: 8``). Null, an empty string and
+    an empty list mean that the flag is not set. A name must be exact although argparse takes any unambiguous
+    beginning of one: the next release may give that beginning another meaning.
+    """
+    findings: list[Finding] = []
+    given: dict[str, str] = {}
+    for key, value in flags.items():
+        spelling = _spelling(key)
+        flag = table.get(spelling)
+        if flag is None:
+            findings.append(_unknown(spelling, table))
+        elif _left_out(spelling, value, flag):
+            continue
+        elif flag.name in SECRETS:
+            findings.append(
+                Finding(
+                    "flag.secret",
+                    "error",
+                    f"{spelling} would stand in the process list and in the log of the service",
+                    f"Remove {spelling} from the flags: a secret is to be given by a file, not as a flag",
+                    SOURCE,
+                )
+            )
+        elif flag.name in given:
+            findings.append(
+                Finding(
+                    "flag.twice",
+                    "error",
+                    f"{given[flag.name]} and {spelling} are the same flag, and the last one would win",
+                    "Keep one of the two",
+                    SOURCE,
+                )
+            )
+        else:
+            given[flag.name] = spelling
+            if flag.deprecated:
+                findings.append(
+                    Finding(
+                        "flag.deprecated",
+                        "warning",
+                        f"{spelling}: {flag.deprecated.rstrip('.')}",
+                        f"Do without {spelling} before a release drops it",
+                        SOURCE,
+                    )
+                )
+            findings += _check_value(spelling, value, flag)
+    return findings
+
+
+def arguments(flags: Mapping[str, object], table: FlagTable) -> list[list[str]]:
+    """The settings as arguments, one inner list a flag, in the order given: ``[["--pp-size", "8"]]``.
+
+    A flag that is not set and a switch that is false are left out; ``false`` on a switch that has a ``--no-…``
+    spelling gives that one. Raises ValueError where ``check`` finds an error.
+    """
+    faults = errors(check(flags, table))
+    if faults:
+        raise ValueError(as_text(faults))
+    result: list[list[str]] = []
+    for key, value in flags.items():
+        spelling = _spelling(key)
+        flag = table[spelling]
+        if _left_out(spelling, value, flag):
+            continue
+        if flag.kind == "switch":
+            result.append([spelling if _boolean(value) else _opposite(spelling)])
+        elif flag.bare and value is True:
+            result.append([spelling])
+        elif flag.kind == "list":
+            result.append([spelling, *map(_text, _items(value))])
+        elif _looks_like_a_flag(_text(value)):
+            result.append([f"{spelling}={_text(value)}"])
+        else:
+            result.append([spelling, _text(value)])
+    return result
+
+
+def _spelling(key: object) -> str:
+    return "--" + str(key).strip().lstrip("-")
+
+
+def _left_out(spelling: str, value: object, flag: Flag) -> bool:
+    if value is None or (isinstance(value, str | list | tuple) and len(value) == 0):
+        return True
+    return flag.kind == "switch" and _boolean(value) is False and _opposite(spelling) not in flag.spellings
+
+
+def _boolean(value: object) -> bool | None:
+    """A switch's value; ``--extra-vars name=value`` makes strings of booleans."""
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "yes": True, "false": False, "no": False}.get(str(value).lower())
+
+
+def _opposite(spelling: str) -> str:
+    return f"--{spelling[5:]}" if spelling.startswith("--no-") else f"--no-{spelling[2:]}"
+
+
+def _items(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _text(value: object) -> str:
+    return compact_json(value) if isinstance(value, Mapping | list | tuple) else str(value)
+
+
+def _looks_like_a_flag(text: str) -> bool:
+    # The numbers that argparse takes for values, before Python 3.13 made it take more of them.
+    return text.startswith("-") and re.fullmatch(r"-\d+|-\d*\.\d+", text) is None
+
+
+def _unknown(spelling: str, table: FlagTable) -> Finding:
+    dashed = spelling.replace("_", "-")
+    if dashed in table:
+        return Finding(
+            "flag.underscore",
+            "error",
+            f"{spelling} is written with underscores, which SGLang does not accept",
+            f"Write {dashed}",
+            SOURCE,
+        )
+    longer = sorted(name for name in table if name.startswith(dashed) and len(dashed) > 2)
+    if longer:
+        return Finding(
+            "flag.abbreviation",
+            "error",
+            f"{spelling} is only the beginning of a flag of this release",
+            f"Write the name in full: {' or '.join(longer[:5])}",
+            SOURCE,
+        )
+    nearest = difflib.get_close_matches(dashed, table, n=3)
+    return Finding(
+        "flag.unknown",
+        "error",
+        f"{spelling} is not a flag of this release",
+        f"Use an exact name; the nearest are {', '.join(nearest)}" if nearest else f"Remove {spelling}",
+        SOURCE,
+    )
+
+
+def _check_value(spelling: str, value: object, flag: Flag) -> list[Finding]:
+    if flag.kind == "switch":
+        if _boolean(value) is not None:
+            return []
+        return [_type_fault(spelling, value, "is a switch", "Give true or false")]
+    if flag.kind == "list":
+        for item in _items(value):
+            if isinstance(item, list | tuple) or item is None:
+                return [_type_fault(spelling, item, "takes a flat list", "Give a list of single values")]
+            if _looks_like_a_flag(_text(item)):
+                return [_type_fault(spelling, item, "takes a list", "Remove the element that begins with a dash")]
+        if isinstance(value, str) and value.startswith("["):
+            return [_type_fault(spelling, value, "takes a list", "Write it as a YAML list, not as a string")]
+        return [finding for item in _items(value) for finding in _check_text(spelling, item, flag)]
+    if flag.bare and value is True:
+        return []
+    if isinstance(value, list | tuple) and flag.type in ("str", "int", "float"):
+        return [_type_fault(spelling, value, "takes one value", "Give a single value; write a JSON list as a string")]
+    return _check_text(spelling, value, flag)
+
+
+def _check_text(spelling: str, value: object, flag: Flag) -> list[Finding]:
+    """Judge one argument of a flag of kind ``value`` or ``list``."""
+    text = _text(value)
+    allowed = None if flag.choices is None else [str(choice) for choice in flag.choices]
+    if allowed is not None and text in allowed and not isinstance(value, bool):
+        return []
+    if text in ("None", "True", "False") or "__omit_place_holder__" in text:
+        return [
+            _type_fault(spelling, value, "takes a value", "Leave the flag out or set it to null if it is not wanted")
+        ]
+    if not _converts(text, flag.type):
+        return [_type_fault(spelling, value, f"takes {_TAKES[flag.type]}", "Correct the value")]
+    if allowed is not None:
+        nearest = difflib.get_close_matches(text, allowed, n=1)
+        return [
+            Finding(
+                "flag.choice",
+                "error",
+                f"{spelling} does not accept {text!r}",
+                f"Use {nearest[0]!r} or another of: {', '.join(allowed)}"
+                if nearest
+                else f"Use one of: {', '.join(allowed)}",
+                SOURCE,
+            )
+        ]
+    return []
+
+
+def _type_fault(spelling: str, value: object, takes: str, remedy: str) -> Finding:
+    return Finding("flag.type", "error", f"{spelling} {takes}, not {compact_json(value)}", remedy, SOURCE)
+
+
+def _converts(text: str, kind: str) -> bool:
+    """Whether SGLang's parser can convert the argument; other types than these are left to SGLang."""
+    try:
+        if kind == "int" or (kind == "human_readable_int" and not _SUFFIXED.fullmatch(text)):
+            int(text)
+        elif kind == "float":
+            float(text)
+        elif kind == "json":
+            json.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,116 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A running instance: what systemd, its journal and its HTTP endpoint say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.inference.sglang.plugins.module_utils.plan import DIGEST_VARIABLE
+
+# Never through a proxy: the endpoint is on loopback.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def unit_name(instance: str) -> str:
+    """Name of the instance's unit."""
+    return f"sglang-{instance}.service"
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """What systemd knows of a unit; all empty for one that it does not know.
+
+    ``active``    ActiveState: active, activating, inactive, failed, …
+    ``sub``       SubState: running, start-post, auto-restart, …
+    ``result``    Result of the last run: success, exit-code, signal, timeout, …
+    ``main_pid``  0 while no main process runs
+    ``restarts``  starts that systemd made by itself since the last one on request
+    ``started``   when the main process was started, seconds since the epoch; 0 while none runs
+    """
+
+    active: str
+    sub: str
+    result: str
+    main_pid: int
+    restarts: int
+    started: float
+
+    @property
+    def over(self) -> bool:
+        """Neither running nor on the way there."""
+        return self.active in ("failed", "inactive")
+
+
+def unit_state(instance: str) -> UnitState:
+    """Ask systemd. Works for a unit that does not exist: systemd calls it inactive."""
+    properties = ("ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainStartTimestampMonotonic")
+    output = _output(["systemctl", "show", unit_name(instance), f"--property={','.join(properties)}"])
+    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    pid = int(values.get("MainPID") or 0)
+    since_boot = int(values.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    return UnitState(
+        active=values.get("ActiveState", ""),
+        sub=values.get("SubState", ""),
+        result=values.get("Result", ""),
+        main_pid=pid,
+        restarts=int(values.get("NRestarts") or 0),
+        started=time.time() - time.monotonic() + since_boot if pid else 0,
+    )
+
+
+def journal(instance: str, lines: int) -> list[str]:
+    """The last lines of the instance's journal, oldest first."""
+    return _output(["journalctl", "--unit", unit_name(instance), "--lines", str(lines), "--output=cat"]).splitlines()
+
+
+def running_digest(pid: int, root: Path = Path("/")) -> str:
+    """Digest of the plan that a process was started from; empty when it carries none or has ended."""
+    try:
+        variables = (root / f"proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    prefix = f"{DIGEST_VARIABLE}=".encode()
+    return next((item[len(prefix) :].decode() for item in variables if item.startswith(prefix)), "")
+
+
+def runs_from_its_unit(unit: UnitState, digest: str, unit_file: Path) -> bool:
+    """Whether the running process was started from the plan ``digest`` and after its unit was last written."""
+    if unit.over or not unit.main_pid or running_digest(unit.main_pid) != digest:
+        return False
+    return unit_file.exists() and unit_file.stat().st_mtime <= unit.started
+
+
+def healthy(url: str, timeout: float = 5) -> bool:
+    """Whether ``/health`` answers 200. It is 503 while the model loads and once the engine was told to stop."""
+    try:
+        with _DIRECT.open(f"{url}/health", timeout=timeout):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def complete(url: str, model: str, prompt: str, tokens: int = 16, timeout: float = 120) -> dict[str, Any]:
+    """One real greedy completion of exactly ``tokens`` tokens, as the OpenAI endpoint gives it.
+
+    Raises OSError when the engine cannot be reached or refuses, ValueError when its answer holds no completion.
+    """
+    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(  # noqa: S310 # the plan's own http URL
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with _DIRECT.open(request, timeout=timeout) as response:
+        answer = json.load(response)
+    if not isinstance(answer, dict) or not answer.get("choices") or answer.get("usage", {}).get("completion_tokens") != tokens:
+        raise ValueError(f"{url} did not complete {tokens} tokens: {str(answer)[:500]}")
+    return answer
+
+
+def _output(argv: list[str]) -> str:
+    return subprocess.run(argv, text=True, capture_output=True, check=False, errors="replace").stdout

@@ -1,0 +1,75 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""An installed release: its folder's name, and whether what lies there is what the lock promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.inference.sglang.plugins.module_utils import patches, wheels
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+
+# Of another version than FlashInfer itself they stop its import, and pip leaves them behind (sgl-project/sglang#37377).
+_FLASHINFER_COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
+
+
+def name(version: str, lock: str, patch_set: Sequence[patches.Patch]) -> str:
+    """Name of the release's folder, ``<version>-<lock>-<patches>``: other content, other folder."""
+    return f"{version}-{wheels.digest(lock)}-{patches.digest(patch_set, version)}"
+
+
+def site_packages(folder: str, python: str) -> Path:
+    """Where the release's distributions lie; ``python`` is a minor version such as ``3.11``."""
+    return Path(folder) / "lib" / f"python{python}" / "site-packages"
+
+
+def judge(report: Mapping[str, Any], lock: str, version: str, cuda: str) -> list[Finding]:
+    """Compare what ``roles/sglang/files/import_release.py`` reported with the lock.
+
+    ``version`` is SGLang's, ``cuda`` the CUDA version that its PyTorch must be built for (``13.0``).
+    """
+    locked, found = wheels.pins(lock), report["versions"]
+    findings = []
+    wrong = [f"{dist} is {found.get(dist, 'absent')}, locked {pin}" for dist, pin in locked.items() if found.get(dist) != pin]
+    if wrong:
+        findings.append(
+            Finding("release.versions", "error", "; ".join(wrong[:5]), "Remove the release's folder and run again")
+        )
+    if found.get("sglang") != version:
+        findings.append(
+            Finding("release.sglang", "error", f"SGLang is {found.get('sglang')}, wanted {version}", "Make the lock again")
+        )
+    if report["torch_cuda"] != cuda:
+        findings.append(
+            Finding(
+                "release.cuda",
+                "error",
+                f"PyTorch is built for CUDA {report['torch_cuda']}, the release needs {cuda}",
+                "Make the lock again from an index that serves PyTorch for CUDA 13",
+                "sgl-project/sglang#18392",
+            )
+        )
+    for companion in _FLASHINFER_COMPANIONS:
+        if companion in found and found[companion] != found.get("flashinfer-python"):
+            findings.append(
+                Finding(
+                    "release.flashinfer_companion",
+                    "error",
+                    f"{companion} {found[companion]} lies beside flashinfer-python {found.get('flashinfer-python')}",
+                    "Remove the release's folder and run again",
+                    "sgl-project/sglang#37377",
+                )
+            )
+    if not report["python_header"]:
+        findings.append(
+            Finding(
+                "release.python_header",
+                "error",
+                "Python.h of the release's interpreter is missing; Triton compiles against it at the first request",
+                "Add the python3-dev package of that interpreter to uv_packages",
+                "sgl-project/sglang#18644",
+            )
+        )
+    return findings

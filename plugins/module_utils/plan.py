@@ -1,0 +1,140 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The plan of an instance: its command, its environment and what identifies them."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.inference.sglang.plugins.module_utils import flags
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+
+# The running process carries the plan's digest in this variable, so that a unit newer than its process is noticed.
+DIGEST_VARIABLE = "SGLANG_PLAN_DIGEST"
+
+# Written as flags by the plan itself; the setting that each of them comes from.
+_OWN_FLAGS = {
+    "model-path": "sglang_server_model_path",
+    "served-model-name": "sglang_server_served_name",
+    "host": "sglang_server_host",
+    "port": "sglang_server_port",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user wrote, and where the earlier roles put things on the node.
+
+    ``jit_cache``    folder of compiled kernels, inside the unit's CacheDirectory
+    ``cuda_arch``    what FlashInfer compiles for (``12.0f``)
+    ``flags``        exact SGLang flags
+    ``environment``  variables that win over the plan's own
+    """
+
+    name: str
+    user: str
+    release_path: str
+    cuda_home: str
+    jit_cache: str
+    cuda_arch: str
+    model_path: str
+    served_name: str
+    host: str
+    port: int
+    flags: Mapping[str, object]
+    environment: Mapping[str, object]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Environment of the instance and of whatever compiles kernels for it: one toolkit, and caches that it may write.
+
+    systemd gives a unit neither a home nor the toolkit's folder on the PATH (shared caches: facts on FlashInfer,
+    tvm-ffi, Triton and inductor in docs/architecture.md).
+    """
+    cache = settings.jit_cache
+    paths = (f"{settings.release_path}/bin", f"{settings.cuda_home}/bin")
+    values = {
+        "PATH": ":".join((*paths, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")),
+        "HOME": cache,
+        "XDG_CACHE_HOME": f"{cache}/xdg",
+        "CUDA_HOME": settings.cuda_home,
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
+        "FLASHINFER_CUDA_ARCH_LIST": settings.cuda_arch,
+        "FLASHINFER_WORKSPACE_BASE": cache,
+        "HF_HOME": f"{cache}/huggingface",
+        "HF_HUB_OFFLINE": "1",
+        "SGLANG_CACHE_DIR": f"{cache}/sglang",
+        "SGLANG_DG_CACHE_DIR": f"{cache}/deep_gemm",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "TVM_FFI_CACHE_DIR": f"{cache}/tvm-ffi",
+    }
+    values.update((name, str(value)) for name, value in settings.environment.items())
+    return values
+
+
+def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
+    """Judge what the user wrote against the release's flag table and this collection's own promises."""
+    findings = flags.check(settings.flags, table)
+    for spelling in settings.flags:
+        own = _OWN_FLAGS.get(str(spelling).lstrip("-"))
+        if own:
+            findings.append(
+                Finding("plan.own_flag", "error", f"{spelling} is given as a flag", f"Use the setting {own} instead")
+            )
+    if not _is_loopback(settings.host):
+        findings.append(
+            Finding(
+                "plan.exposed",
+                "error",
+                f"sglang_server_host is {settings.host}: whoever reaches it could use the engine without a key",
+                "Keep 127.0.0.1 and put an authenticating proxy in front",
+                "docs/architecture.md",
+            )
+        )
+    return findings
+
+
+def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
+    """The plan, as the unit's template and ``plan.json`` take it; ``check`` must have found no error.
+
+    ``command``      program and fixed arguments
+    ``arguments``    one list a flag, in the order of the unit
+    ``environment``  variable -> value, with the plan's digest
+    """
+    given = {
+        "model-path": settings.model_path,
+        "served-model-name": settings.served_name,
+        "host": settings.host,
+        "port": settings.port,
+        **settings.flags,
+    }
+    plan: dict[str, Any] = {
+        "name": settings.name,
+        "user": settings.user,
+        "release_path": settings.release_path,
+        "cuda_home": settings.cuda_home,
+        "jit_cache": settings.jit_cache,
+        "model_path": settings.model_path,
+        "served_name": settings.served_name,
+        "url": f"http://{settings.host}:{settings.port}",
+        "command": [f"{settings.release_path}/bin/python", "-m", "sglang.launch_server"],
+        "arguments": flags.arguments(given, table),
+        "environment": environment(settings),
+    }
+    content = json.dumps(plan, sort_keys=True).encode()
+    plan["digest"] = hashlib.sha256(content).hexdigest()[:12]
+    plan["environment"][DIGEST_VARIABLE] = plan["digest"]
+    return plan
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

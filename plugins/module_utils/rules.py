@@ -1,0 +1,327 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Rules: settings and a node's facts against a release, one small function a rule."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections import defaultdict
+
+from ansible_collections.inference.sglang.plugins.module_utils import releases
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.node import Listener, NodeFacts
+from ansible_collections.inference.sglang.plugins.module_utils.releases import Release
+from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+
+HERE = "plugins/module_utils/rules.py"
+
+DISTRIBUTIONS: dict[tuple[str, str], bool] = {
+    ("debian", "12"): True,
+    ("debian", "13"): True,
+    ("ubuntu", "22.04"): False,
+    ("ubuntu", "24.04"): False,
+}
+"""Supported distributions; true for those that this collection's tests boot."""
+
+MACHINE, LEAST_GLIBC = releases.PLATFORM.split("-manylinux_")
+LINKED_MB = 100
+"""What a release costs beside the cache whose files it links: folders, scripts, byte code; MB, measured."""
+SPARE_MB = 2000
+"""What must stay free for logs, compiled kernels and the system, MB."""
+
+
+def judge(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """Every rule's findings, in the order in which a reader would mend them."""
+    return [finding for rule in RULES for finding in rule(settings, facts, release)]
+
+
+def architecture(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """The locks are resolved for one machine architecture. Source: ``releases.PLATFORM``."""
+    if facts.architecture == MACHINE:
+        return []
+    return [
+        Finding(
+            "node.architecture",
+            "error",
+            f"The node is {facts.architecture}; SGLang {release.version} is locked for {MACHINE} only",
+            f"Use an {MACHINE} node, or take this one out of the inventory",
+            "plugins/module_utils/releases.py",
+        )
+    ]
+
+
+def distribution(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """Packages are named for these distributions. Source: the table ``DISTRIBUTIONS``."""
+    seen = f"{facts.distribution} {facts.distribution_version}".strip() or "without os-release"
+    tested = DISTRIBUTIONS.get((facts.distribution, facts.distribution_version))
+    supported = ", ".join(" ".join(pair) for pair in DISTRIBUTIONS)
+    if tested is None:
+        return [
+            Finding("node.distribution", "error", f"The node is {seen}", f"Use one of: {supported}", HERE),
+        ]
+    if not tested:
+        booted = ", ".join(" ".join(pair) for pair, booted in DISTRIBUTIONS.items() if booted)
+        return [
+            Finding(
+                "node.distribution_untested",
+                "info",
+                f"The node is {seen}: supported, but the tests of this collection boot {booted} only",
+                "Try one node first",
+                HERE,
+            )
+        ]
+    return []
+
+
+def glibc(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """The kernel wheel carries the tag ``manylinux_2_34``. Source: PEP 600 and the lock."""
+    if facts.glibc and _number(facts.glibc, ".") >= _number(LEAST_GLIBC, "_"):
+        return []
+    return [
+        Finding(
+            "node.glibc",
+            "error",
+            f"The node has {'glibc ' + facts.glibc if facts.glibc else 'no glibc'}; the wheels need "
+            f"{LEAST_GLIBC.replace('_', '.')} or newer",
+            "Use a newer distribution",
+            "https://peps.python.org/pep-0600/",
+        )
+    ]
+
+
+def python(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """A release has one lock a Python minor version. Source: ``releases``."""
+    if not facts.python:
+        return [
+            Finding(
+                "node.python",
+                "error",
+                f"{settings.python} is not there, or does not answer as Python 3",
+                f"Install it, or set sglang_python to the path of a Python {' or '.join(release.pythons)}",
+                "plugins/module_utils/releases.py",
+            )
+        ]
+    if settings.python_version not in ("", facts.python):
+        return [
+            Finding(
+                "node.python_version",
+                "error",
+                f"{settings.python} is Python {facts.python}, and sglang_python_version is {settings.python_version}",
+                f"Set sglang_python_version to {facts.python}, or sglang_python to a Python {settings.python_version}",
+                "roles/sglang/defaults/main.yml",
+            )
+        ]
+    return releases.check(release.version, facts.python)
+
+
+def gpu(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """A node without an NVIDIA GPU is let through only on request. Source: the PCI bus."""
+    if facts.gpus:
+        return []
+    if settings.gpu_required:
+        return [
+            Finding(
+                "gpu.missing",
+                "error",
+                "The node has no NVIDIA GPU on its PCI bus",
+                "Check the card and its seat, or set preflight_gpu_required to false for a node that is to go without",
+                "/sys/bus/pci/devices",
+            )
+        ]
+    return [
+        Finding(
+            "gpu.absent",
+            "info",
+            "The node has no NVIDIA GPU; this goes on because preflight_gpu_required is false",
+            "Set preflight_gpu_required to true where a GPU is expected",
+            "/sys/bus/pci/devices",
+        )
+    ]
+
+
+def driver(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """A GPU without a loaded driver serves nothing. Source: ``/proc/driver/nvidia/version``."""
+    if not facts.gpus or facts.driver or settings.cpu_engine:
+        return []
+    cards = ", ".join(f"{card.address} ({card.device})" for card in facts.gpus)
+    return [
+        Finding(
+            "gpu.driver_missing",
+            "error",
+            f"The node has {len(facts.gpus)} NVIDIA GPU(s), {cards}, and no NVIDIA driver is loaded",
+            "Install the NVIDIA driver with its open kernel module, load it, and run this again",
+            "/proc/driver/nvidia/version",
+        )
+    ]
+
+
+def cpu_engine(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """The stand-in for a driver must never meet a real one. Source: ``roles/cpu_engine``."""
+    if not settings.cpu_engine or not (facts.driver or facts.driver_library):
+        return []
+    seen = facts.driver or f"{facts.driver_library} is installed"
+    return [
+        Finding(
+            "cpu_engine.driver_present",
+            "error",
+            f"cpu_engine_enabled is true, and the node has an NVIDIA driver ({seen})",
+            "Set cpu_engine_enabled to false: the CPU engine replaces the driver's library",
+            "roles/cpu_engine/README.md",
+        )
+    ]
+
+
+def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """Room for what is not installed yet, by mount. Source: sizes measured in ``releases`` and here.
+
+    uv links files from its cache into a release on the same mount; on another mount it copies them.
+    """
+    needs: dict[str, int] = defaultdict(int)
+    linked = facts.spaces[settings.releases_path].mount == facts.spaces[settings.cache_path].mount
+    lock = settings.locks.get(facts.python, "")
+    if not any(done.version == release.version and done.lock == lock for done in facts.releases):
+        needs[settings.releases_path] += LINKED_MB if linked else release.install_mb
+        if lock not in facts.cached_locks:
+            needs[settings.cache_path] += release.cache_mb
+    if not facts.toolkit_installed and settings.toolkit_lock not in facts.cached_locks:
+        needs[settings.toolkit] += releases.TOOLKIT_INSTALL_MB
+    found = []
+    for device in dict.fromkeys(facts.spaces[path].device for path in needs):
+        here = [path for path in needs if facts.spaces[path].device == device]
+        free = facts.spaces[here[0]].free_bytes
+        missing = (sum(needs[path] for path in here) + SPARE_MB) * 10**6 - free
+        if missing > 0:
+            parts = ", ".join(f"{needs[path] / 1000:.1f} GB below {path}" for path in here)
+            found.append(
+                Finding(
+                    "disk.too_small",
+                    "error",
+                    f"{free / 10**9:.1f} GB are free on {facts.spaces[here[0]].mount}; needed are {parts}, "
+                    f"and {SPARE_MB / 1000:.1f} GB to spare: {missing / 10**9:.1f} GB are missing",
+                    "Free that much, or set sglang_root to a folder on a larger disk",
+                    "plugins/module_utils/releases.py",
+                )
+            )
+    return found
+
+
+def one_mount(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """Hard links do not cross mounts: 4 s and no disk on one mount, a full copy on two. Source: link(2), EXDEV."""
+    installed, cache = facts.spaces[settings.releases_path], facts.spaces[settings.cache_path]
+    if installed.mount == cache.mount:
+        return []
+    return [
+        Finding(
+            "disk.two_mounts",
+            "warning",
+            f"{installed.path} lies on {installed.mount} and {cache.path} on {cache.mount}: "
+            "every release is a full copy of the cached files",
+            "Set sglang_releases_path and sglang_cache_path to folders on one mount",
+            "https://man7.org/linux/man-pages/man2/link.2.html",
+        )
+    ]
+
+
+def port(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """The address must be free, or held by this very instance. Source: ``/proc/net/tcp``."""
+    unit = f"sglang-{settings.instance}.service"
+    taken = [
+        listener for listener in facts.listeners if listener.unit != unit and _meets(settings.host, listener.address)
+    ]
+    return [
+        Finding(
+            "port.taken",
+            "error",
+            f"Port {listener.port} on {listener.address} is held by {_holder(listener)}, not by {unit}",
+            "Stop that service, or set sglang_server_port to a free port",
+            "/proc/net/tcp",
+        )
+        for listener in taken
+    ]
+
+
+def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """SGLang reports unreadable weights as missing, minutes into loading. Source: ``open(2)``, path_resolution(7)."""
+    source = "https://man7.org/linux/man-pages/man7/path_resolution.7.html"
+    if not os.path.isabs(settings.model or "/"):
+        return [
+            Finding(
+                "model.not_a_path",
+                "error",
+                f"{settings.model} is not the absolute path of a folder",
+                "Download the model and set model_weights_path to its folder",
+                "roles/model_weights/README.md",
+            )
+        ]
+    files = facts.model
+    if files is None:
+        return []
+    if not files.exists:
+        return [
+            Finding(
+                "model.missing",
+                "error",
+                f"{files.path} does not exist on the node",
+                "Mount or copy the model there, or correct model_weights_path",
+                source,
+            )
+        ]
+    found = []
+    if files.obstacles:
+        shown = "; ".join(f"{obstacle.path} ({obstacle.why})" for obstacle in files.obstacles[:3])
+        more = f" and {len(files.obstacles) - 3} more" if len(files.obstacles) > 3 else ""
+        found.append(
+            Finding(
+                "model.unreadable",
+                "error",
+                f"User {settings.user} cannot read {shown}{more}",
+                f"Let {settings.user} read every file and enter every folder on the way, for example: "
+                f"chmod -R a+rX {files.path}",
+                source,
+            )
+        )
+    if files.unseen:
+        found.append(
+            Finding(
+                "model.unseen",
+                "warning",
+                f"{files.unseen} cannot be looked into by the user that runs this check",
+                "Run with become, or allow root on that file system",
+                source,
+            )
+        )
+    if not files.files and not found:
+        found.append(
+            Finding(
+                "model.empty",
+                "error",
+                f"{files.path} is empty",
+                "Mount or copy the model there, or correct model_weights_path",
+                source,
+            )
+        )
+    return found
+
+
+RULES = (architecture, distribution, glibc, python, gpu, driver, cpu_engine, disk, one_mount, port, model)
+
+
+def _number(version: str, separator: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(separator)[:2])
+
+
+def _meets(host: str, listening: str) -> bool:
+    """Whether binding to ``host`` meets a socket at ``listening``; a name other than localhost may be any address."""
+    try:
+        wanted = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        return True
+    there = ipaddress.ip_address(listening)
+    return wanted.is_unspecified or there.is_unspecified or wanted == there
+
+
+def _holder(listener: Listener) -> str:
+    if not listener.pid:
+        return "a process that could not be seen"
+    return f"process {listener.pid} ({listener.command})" + (f" of {listener.unit}" if listener.unit else "")

@@ -1,0 +1,93 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A CUDA toolkit made of wheels: what they leave out for linking, and the proof that it compiles."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from ansible_collections.inference.sglang.plugins.module_utils import cubins
+from ansible_collections.inference.sglang.plugins.module_utils.wheels import InstallError
+
+HOME = "nvidia/cu13"  # where the wheels of CUDA 13 put bin, include, lib and nvvm
+
+# CUB and bfloat16 are what SGLang's kernels use; CUB's headers refuse an nvcc of another minor version.
+PROBE = """\
+#include <cstdio>
+#include <cub/cub.cuh>
+#include <cuda_bf16.h>
+
+__global__ void sum(const __nv_bfloat16* in, float* out) {
+  using Reduce = cub::BlockReduce<float, 128>;
+  __shared__ typename Reduce::TempStorage storage;
+  float total = Reduce(storage).Sum(__bfloat162float(in[threadIdx.x]));
+  if (threadIdx.x == 0) *out = total;
+}
+
+int main() {
+  sum<<<1, 128>>>(nullptr, nullptr);
+  std::puts(cudaGetErrorString(cudaGetLastError()));
+}
+"""
+
+
+def home(folder: str) -> Path:
+    """CUDA_HOME of the toolkit in ``folder``."""
+    return Path(folder) / HOME
+
+
+def add_link_names(folder: str) -> None:
+    """Add what the wheels lack: ``lib64``, ``libX.so`` beside ``libX.so.N``, and a ``libcuda.so`` to link against.
+
+    The last is only for the linker (``lib/stubs``, as in NVIDIA's own packages); at run time the driver brings it.
+    """
+    cuda_home = home(folder)
+    library = cuda_home / "lib"
+    links = {cuda_home / "lib64": "lib"}
+    for versioned in library.glob("lib*.so.*"):
+        links[library / f"{versioned.name.split('.so.')[0]}.so"] = versioned.name
+    for link, target in links.items():
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+    stubs = library / "stubs"
+    stubs.mkdir(exist_ok=True)
+    compile_library("int cuInit(unsigned flags) { return 100; }\n", stubs / "libcuda.so", "libcuda.so.1")
+
+
+def compile_library(source: str, path: Path, soname: str) -> None:
+    """Compile C ``source`` with gcc into the shared library ``path``; InstallError shows the compiler's words."""
+    argv = ["gcc", "-shared", "-fPIC", "-w", f"-Wl,-soname,{soname}", "-x", "c", "-", "-o", str(path)]
+    try:
+        done = subprocess.run(argv, input=source, text=True, capture_output=True, check=False)
+    except FileNotFoundError as missing:
+        raise InstallError("gcc is not installed on the node: add it to uv_packages") from missing
+    if done.returncode != 0:
+        raise InstallError(f"gcc could not make {path}:\n{done.stderr.strip()[-2000:]}")
+
+
+def compile_probe(folder: str, architecture: str) -> set[int]:
+    """Compile the probe for ``architecture`` (``120f``) without a GPU; the architectures that its binary holds.
+
+    The binary stays as ``<folder>/probe/probe``. Raises InstallError when nvcc fails or the cubin is missing.
+    """
+    cuda_home = home(folder)
+    probe = Path(folder) / "probe"
+    probe.mkdir(exist_ok=True)
+    source, binary = probe / "probe.cu", probe / "probe"
+    source.write_text(PROBE, encoding="utf-8")
+    code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    environment = {"PATH": f"{cuda_home}/bin:/usr/local/bin:/usr/bin:/bin", "CUDA_HOME": str(cuda_home)}
+    done = subprocess.run(
+        [cuda_home / "bin" / "nvcc", code, source, "-o", binary],
+        env=environment, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise InstallError(f"nvcc could not compile {source} for {architecture}:\n{done.stderr.strip()[-2000:]}")
+    held = cubins.architectures(binary.read_bytes())
+    wanted = int(re.sub(r"\D", "", architecture))
+    if wanted not in held:
+        raise InstallError(f"{binary} holds code for {sorted(held) or 'no architecture'}, not for {wanted}")
+    return held

@@ -1,0 +1,109 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Locked sets of wheels: what a lock holds, and how uv installs it.
+
+A lock is a pip requirements file in which every line is one exact version with the sha256 of its wheels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+# argument list and environment -> exit status, standard output, standard error
+Runner = Callable[[list[str], Mapping[str, str]], tuple[int, str, str]]
+
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+MANIFEST = "manifest.json"
+
+
+class InstallError(Exception):
+    """An installer or a check failed; the text says which and shows the end of its output."""
+
+
+def normalise(name: str) -> str:
+    """A distribution's name as the lock spells it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Distribution name (normalised) -> exact version."""
+    return {normalise(name): version for name, version in _PIN.findall(lock)}
+
+
+def digest(lock: str) -> str:
+    """Eight hex digits that change with any version or hash of the lock, and with nothing else."""
+    content = [f"{name}=={version}" for name, version in sorted(pins(lock).items())] + sorted(_HASH.findall(lock))
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:8]
+
+
+def cache_marker(cache: str, lock: str) -> Path:
+    """The file that says: uv's cache already holds every wheel of this lock."""
+    return Path(cache) / "inference.sglang" / digest(lock)
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: readers never see half of it, and a killed writer leaves the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.chmod(mode)
+    os.replace(temporary, path)
+
+
+def read_manifest(folder: str) -> dict[str, Any] | None:
+    """What was installed in a folder, or None while nothing was installed there completely."""
+    try:
+        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) else None
+
+
+def write_manifest(folder: str, manifest: Mapping[str, Any]) -> None:
+    """Declare a folder complete. The last step of an installation."""
+    write_atomically(Path(folder) / MANIFEST, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+
+
+class Installer:
+    """uv with its cache. Cache and targets belong on one mount: then files are hard links and cost no space.
+
+    ``environment`` is added to uv's: indexes, proxies and certificates of the site (``UV_DEFAULT_INDEX``, …).
+    """
+
+    def __init__(self, uv: str, cache: str, environment: Mapping[str, str], run: Runner) -> None:
+        self._uv = uv
+        self._run = run
+        self._cache = cache
+        # UV_SYSTEM_CERTS: uv's own list does not know the certificates of a site's proxy.
+        self._environment = {"UV_CACHE_DIR": cache, "UV_SYSTEM_CERTS": "1", "UV_NO_PROGRESS": "1", **environment}
+
+    def _call(self, *arguments: str) -> None:
+        argv = [self._uv, *arguments]
+        status, _output, error = self._run(argv, self._environment)
+        if status != 0:
+            raise InstallError(f"`{' '.join(argv)}` failed with {status}:\n{error.strip()[-2000:]}")
+
+    def _with_lock(self, lock: str, folder: str, *arguments: str) -> None:
+        path = Path(folder) / "lock.txt"
+        write_atomically(path, lock)
+        self._call("pip", *arguments, "--require-hashes", "--no-deps", "--no-build", str(path))
+        write_atomically(cache_marker(self._cache, lock), "")
+
+    def install_environment(self, lock: str, folder: str, python: str) -> None:
+        """Make ``folder`` a virtual environment of ``python`` that holds exactly the lock. Resumes what was begun."""
+        if not (Path(folder) / "bin" / "python").exists():
+            self._call("venv", "--python", python, "--no-python-downloads", "--allow-existing", folder)
+        self._with_lock(lock, folder, "sync", "--python", str(Path(folder) / "bin" / "python"))
+
+    def install_folder(self, lock: str, folder: str, python: str) -> None:
+        """Unpack the lock's wheels into ``folder``, without an environment around them."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._with_lock(lock, folder, "install", "--python", python, "--target", folder, "--requirements")

@@ -1,0 +1,154 @@
+#!/usr/bin/python
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: flashinfer_cache
+short_description: Compile FlashInfer modules into a release's kernel cache
+description:
+  - Compiles the named modules with the given toolkit, as the user that serves, and checks that each library holds
+    machine code for the architecture. Needs no GPU and downloads nothing.
+  - Refuses a release whose FlashInfer is not the version of its lock.
+author:
+  - The inference.sglang contributors (@inference-sglang)
+attributes:
+  check_mode:
+    description: Can run in check_mode and return changed status prediction without modifying the target.
+    support: full
+  diff_mode:
+    description: Returns details on what has changed.
+    support: none
+  idempotent:
+    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
+    support: full
+options:
+  release_path:
+    description: The release's folder.
+    type: path
+    required: true
+  cache_path:
+    description: The kernel cache. Belongs to O(user).
+    type: path
+    required: true
+  modules:
+    description: The modules to compile.
+    type: list
+    elements: str
+    required: true
+  architectures:
+    description: What to compile for, as E(FLASHINFER_CUDA_ARCH_LIST) takes it.
+    type: str
+    required: true
+  version:
+    description: The FlashInfer version of the lock.
+    type: str
+    required: true
+  environment:
+    description: The unit's environment.
+    type: dict
+    required: true
+  user:
+    description: The user that serves.
+    type: str
+    required: true
+  build_script:
+    description: Python source that compiles the modules named in its arguments.
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Compile the norm kernels
+  inference.sglang.flashinfer_cache:
+    release_path: /opt/sglang/releases/0.5.12.post1-0a1b2c3d-none
+    cache_path: /var/cache/sglang/0.5.12.post1-0a1b2c3d-none-13.0-4e5f6a7b
+    modules: [norm]
+    architectures: 12.0f
+    version: 0.6.11.post1
+    environment: "{{ plan.environment }}"
+    user: sglang
+    build_script: "{{ lookup('ansible.builtin.file', 'build_modules.py') }}"
+"""
+
+RETURN = r"""
+libraries:
+  description: Module to its library and the architectures that it holds. Empty in check mode on a node that lacks them.
+  returned: success
+  type: dict
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.sglang.plugins.module_utils import cubins, wheels
+
+
+def build(module: AnsibleModule, missing: list[str]) -> dict:
+    """Compile the missing modules and judge their libraries; fails the module where one is wrong."""
+    parameters = module.params
+    cache = Path(parameters["cache_path"])
+    cache.mkdir(parents=True, exist_ok=True)
+    shutil.chown(cache, parameters["user"], parameters["user"])
+    python = f"{parameters['release_path']}/bin/python"
+    as_user = ["setpriv", "--reuid", parameters["user"], "--regid", parameters["user"], "--clear-groups"]
+    status, output, error = module.run_command(
+        [*as_user, python, "-", *missing],
+        data=parameters["build_script"],
+        environ_update={name: str(value) for name, value in parameters["environment"].items()},
+        cwd=str(cache),
+    )
+    if status != 0:
+        module.fail_json(msg=f"FlashInfer could not compile {', '.join(missing)}:\n{(output + error).strip()[-3000:]}")
+    report = json.loads(output.splitlines()[-1])
+    wanted = {int(re.sub(r"\D", "", item)) for item in parameters["architectures"].split()}
+    libraries = {}
+    for name, path in report["libraries"].items():
+        held = cubins.architectures(Path(path).read_bytes())
+        if not wanted <= held:
+            module.fail_json(msg=f"{path} holds code for {sorted(held)}, not for {sorted(wanted)}: check cuda_toolkit_home")
+        libraries[name] = {"path": path, "architectures": sorted(held)}
+    return libraries
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "release_path": {"type": "path", "required": True},
+            "cache_path": {"type": "path", "required": True},
+            "modules": {"type": "list", "elements": "str", "required": True},
+            "architectures": {"type": "str", "required": True},
+            "version": {"type": "str", "required": True},
+            "environment": {"type": "dict", "required": True},
+            "user": {"type": "str", "required": True},
+            "build_script": {"type": "str", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    parameters = module.params
+    release = wheels.read_manifest(parameters["release_path"])
+    if release is None and not module.check_mode:
+        module.fail_json(msg=f"No complete release lies in {parameters['release_path']}: run the sglang role first")
+    if release is not None and (found := release["versions"].get("flashinfer-python")) != parameters["version"]:
+        module.fail_json(msg=f"FlashInfer is {found}, the release table says {parameters['version']}: make the lock again")
+    cache = wheels.read_manifest(parameters["cache_path"]) or {}
+    libraries = {
+        name: library
+        for name, library in cache.get("libraries", {}).items()
+        if cache.get("built_for") == parameters["architectures"] and Path(library["path"]).exists()
+    }
+    missing = [name for name in parameters["modules"] if name not in libraries]
+    if missing and not module.check_mode:
+        libraries.update(build(module, missing))
+        wheels.write_manifest(
+            parameters["cache_path"], {"built_for": parameters["architectures"], "libraries": libraries}
+        )
+    module.exit_json(changed=bool(missing), libraries=libraries)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+#!/usr/bin/python
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: launch_check
+short_description: Check that an instance would start, before anything is stopped
+description:
+  - As the service user and in the unit's environment, reads the model's files and gives the flags to the release's own parser.
+  - A plan that was checked before (its digest is in O(checked)) is not checked again. Without an installed release, as in check
+    mode on a bare node, there is nothing to check.
+author:
+  - The inference.sglang contributors (@inference-sglang)
+attributes:
+  check_mode:
+    description: Can run in check_mode and return changed status prediction without modifying the target.
+    support: full
+  diff_mode:
+    description: Returns details on what has changed.
+    support: none
+  idempotent:
+    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
+    support: full
+options:
+  plan:
+    description: The plan, from P(inference.sglang.serving_plan#filter).
+    type: dict
+    required: true
+  checked:
+    description: The file of the plan that was checked last.
+    type: path
+    required: true
+  check_script:
+    description: Python source of the check.
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Check that the instance would start
+  inference.sglang.launch_check:
+    plan: "{{ plan }}"
+    checked: /etc/sglang/tiny/plan.json
+    check_script: "{{ lookup('ansible.builtin.file', 'check_launch.py') }}"
+"""
+
+RETURN = r"""
+checked:
+  description: Whether the check was run.
+  returned: success
+  type: bool
+"""
+
+import json
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.sglang.plugins.module_utils import wheels
+
+
+def last_checked(path: str) -> str:
+    """Digest of the plan in a file; empty when there is none."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))["digest"]
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "plan": {"type": "dict", "required": True},
+            "checked": {"type": "path", "required": True},
+            "check_script": {"type": "str", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    plan = module.params["plan"]
+    if last_checked(module.params["checked"]) == plan["digest"]:
+        module.exit_json(changed=False, checked=False)
+    if wheels.read_manifest(plan["release_path"]) is None:
+        if module.check_mode:
+            module.exit_json(changed=False, checked=False)
+        module.fail_json(msg=f"No complete release lies in {plan['release_path']}: run the sglang role first")
+    flags = [str(word) for argument in plan["arguments"] for word in argument]
+    status, output, error = module.run_command(
+        ["setpriv", "--reuid", plan["user"], "--regid", plan["user"], "--clear-groups"]
+        + [plan["command"][0], "-", plan["model_path"], *flags],
+        data=module.params["check_script"],
+        environ_update={name: str(value) for name, value in plan["environment"].items()},
+        cwd="/",
+    )
+    if status != 0:
+        reason = output.strip() or error.strip()[-2000:]
+        module.fail_json(msg=f"{plan['name']} would not start, so nothing was stopped:\n{reason}")
+    module.exit_json(changed=False, checked=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+#!/usr/bin/python
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge a node before anything on it is changed."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: preflight
+short_description: Judge a node before anything on it is changed
+description:
+  - Reads the node's distribution, C library, Python, NVIDIA GPUs and driver, free disk space, listeners on the
+    instance's port, installed releases and the model's files, and judges them against the settings.
+  - Reads only, and fails with all errors at once, one a line.
+author: The inference.sglang contributors (@inference-sglang)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing, in check mode or without.
+  diff_mode:
+    support: none
+    description: Has nothing to show.
+  idempotent:
+    support: full
+    description: Changes nothing.
+options:
+  release:
+    description: SGLang version that will be installed.
+    type: str
+    required: true
+  python:
+    description: Interpreter that the release will be installed with.
+    type: path
+    default: /usr/bin/python3
+  python_version:
+    description: Minor version that O(python) is taken for; a node where it has another is refused.
+    type: str
+    default: ""
+  locks:
+    description: Digest of the release's lock by Python minor version, to tell what is installed or cached already.
+    type: dict
+    default: {}
+  releases_path:
+    description: Folder of the installed releases.
+    type: path
+    required: true
+  cache_path:
+    description: Folder of the wheel cache.
+    type: path
+    required: true
+  toolkit:
+    description: Folder of the CUDA toolkit that will be used.
+    type: path
+    required: true
+  toolkit_lock:
+    description: Digest of the toolkit's lock, to tell whether its wheels are cached already.
+    type: str
+    default: ""
+  instance:
+    description: Name of the instance, whose own unit may hold the port.
+    type: str
+    default: default
+  host:
+    description: Address that the server will listen on.
+    type: str
+    default: 127.0.0.1
+  port:
+    description: TCP port that the server will listen on.
+    type: int
+    default: 30000
+  model:
+    description:
+      - Folder or file of the model, which must be there and readable.
+      - Left out where a role makes the model.
+    type: str
+    default: ""
+  user:
+    description: User that the server will run as; it need not exist yet.
+    type: str
+    default: sglang
+  gpu_required:
+    description: Whether a node without an NVIDIA GPU is an error.
+    type: bool
+    default: true
+  cpu_engine:
+    description: Whether the stand-in for a driver will be used, which a node with a driver refuses.
+    type: bool
+    default: false
+  packages:
+    description: Debian packages to look up.
+    type: list
+    elements: str
+    default: []
+seealso:
+  - module: inference.sglang.validate_settings
+"""
+
+EXAMPLES = r"""
+- name: Find the node fit
+  inference.sglang.preflight:
+    release: 0.5.12.post1
+    releases_path: /opt/sglang/releases
+    cache_path: /opt/sglang/cache
+    toolkit: /opt/sglang/toolkits/13.0-0a1b2c3d
+    model: /var/lib/sglang/models/kimi-k2.6
+
+- name: Let a node without a GPU through
+  inference.sglang.preflight:
+    release: 0.5.12.post1
+    releases_path: /opt/sglang/releases
+    cache_path: /opt/sglang/cache
+    toolkit: /opt/sglang/toolkits/13.0-0a1b2c3d
+    gpu_required: false
+"""
+
+RETURN = r"""
+ok:
+  description: Whether no finding is an error.
+  returned: always
+  type: bool
+  sample: true
+facts:
+  description: What was read.
+  returned: always
+  type: dict
+  contains:
+    distribution:
+      description: C(ID) of os-release.
+      type: str
+      returned: always
+      sample: debian
+    distribution_version:
+      description: C(VERSION_ID) of os-release.
+      type: str
+      returned: always
+      sample: "12"
+    architecture:
+      description: Machine name of the kernel.
+      type: str
+      returned: always
+      sample: x86_64
+    glibc:
+      description: Version of the GNU C library; empty where there is none.
+      type: str
+      returned: always
+      sample: "2.36"
+    python:
+      description: Minor version of the interpreter O(python); empty where it does not answer.
+      type: str
+      returned: always
+      sample: "3.11"
+    gpus:
+      description: NVIDIA GPUs on the PCI bus, by C(address) and C(device) id.
+      type: list
+      elements: dict
+      returned: always
+      sample: [{"address": "0000:01:00.0", "device": "0x2bb5"}]
+    driver:
+      description: First line of C(/proc/driver/nvidia/version); empty where no driver is loaded.
+      type: str
+      returned: always
+      sample: ""
+    driver_library:
+      description: Path of an installed C(libcuda.so.1); empty where there is none.
+      type: str
+      returned: always
+      sample: ""
+    spaces:
+      description: C(mount), C(device) and C(free_bytes) of each folder that will be written to, by its path.
+      type: dict
+      returned: always
+    listeners:
+      description: Sockets that listen on O(port), with C(address), C(pid), C(command) and systemd C(unit).
+      type: list
+      elements: dict
+      returned: always
+      sample: []
+    packages:
+      description: Versions of those O(packages) that are installed.
+      type: dict
+      returned: always
+      sample: {"gcc": "4:12.2.0-3"}
+    releases:
+      description: Complete release folders, by C(folder), C(version) and C(lock).
+      type: list
+      elements: dict
+      returned: always
+      sample: []
+    cached_locks:
+      description: Digests of the locks whose wheels the cache holds.
+      type: list
+      elements: str
+      returned: always
+      sample: []
+    toolkit_installed:
+      description: Whether O(toolkit) holds a complete toolkit.
+      type: bool
+      returned: always
+      sample: false
+    model:
+      description: Whether O(model) exists, its number of files, and what keeps O(user) from reading them.
+      type: dict
+      returned: always
+findings:
+  description: What is wrong or worth knowing.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: Stable name, C(room.fault).
+      type: str
+      returned: always
+      sample: port.taken
+    severity:
+      description: C(error), C(warning) or C(info).
+      type: str
+      returned: always
+      sample: error
+    seen:
+      description: What was read.
+      type: str
+      returned: always
+      sample: Port 30000 on 0.0.0.0 is held by process 812 (nginx) of nginx.service, not by sglang-default.service
+    remedy:
+      description: What to do.
+      type: str
+      returned: always
+      sample: Stop that service, or set sglang_server_port to a free port
+    source:
+      description: Where the judgement comes from; may be empty.
+      type: str
+      returned: always
+      sample: /proc/net/tcp
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.sglang.plugins.module_utils import node, releases, rules
+from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts, as_text, errors
+from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+
+
+def main() -> None:
+    """Read the node, judge it, and say so."""
+    module = AnsibleModule(
+        argument_spec={
+            "release": {"type": "str", "required": True},
+            "python": {"type": "path", "default": "/usr/bin/python3"},
+            "python_version": {"type": "str", "default": ""},
+            "locks": {"type": "dict", "default": {}},
+            "releases_path": {"type": "path", "required": True},
+            "cache_path": {"type": "path", "required": True},
+            "toolkit": {"type": "path", "required": True},
+            "toolkit_lock": {"type": "str", "default": ""},
+            "instance": {"type": "str", "default": "default"},
+            "host": {"type": "str", "default": "127.0.0.1"},
+            "port": {"type": "int", "default": 30000},
+            "model": {"type": "str", "default": ""},
+            "user": {"type": "str", "default": "sglang"},
+            "gpu_required": {"type": "bool", "default": True},
+            "cpu_engine": {"type": "bool", "default": False},
+            "packages": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    settings = NodeSettings(**{**module.params, "packages": tuple(module.params["packages"])})
+    facts = node.read(settings)
+    findings = releases.check(settings.release) or rules.judge(settings, facts, releases.RELEASES[settings.release])
+    wrong = errors(findings)
+    result = {"changed": False, "ok": not wrong, "facts": facts.as_dict(), "findings": as_dicts(findings)}
+    if wrong:
+        module.fail_json(msg=f"{os.uname().nodename} is not fit, nothing was changed:\n{as_text(wrong)}", **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

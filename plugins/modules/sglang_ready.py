@@ -1,0 +1,133 @@
+#!/usr/bin/python
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_ready
+short_description: Wait until an instance answers, and show what it does meanwhile
+description:
+  - Waits until the instance is healthy, and completes one text with it. While it waits, a line on the screen says what the
+    journal's last line was.
+  - Fails as soon as systemd gives the unit up, when the time is over, or when the answer is no completion, and shows the journal.
+  - In check mode it does nothing.
+author:
+  - The inference.sglang contributors (@inference-sglang)
+attributes:
+  check_mode:
+    description: Can run in check_mode and return changed status prediction without modifying the target.
+    support: full
+  diff_mode:
+    description: Returns details on what has changed.
+    support: none
+  idempotent:
+    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
+    support: full
+options:
+  name:
+    description: Name of the instance.
+    type: str
+    required: true
+  url:
+    description: Where the instance listens, seen from the node.
+    type: str
+    required: true
+  model:
+    description: The served name.
+    type: str
+    required: true
+  prompt:
+    description: The text that is completed.
+    type: str
+    required: true
+  timeout:
+    description: Seconds to wait at most.
+    type: int
+    default: 1800
+  restarts:
+    description: Fail when systemd had to start the engine again more often than this.
+    type: int
+    default: 1
+  poll:
+    description: Seconds that one look at the node may take. A line can be shown after each.
+    type: int
+    default: 5
+"""
+
+EXAMPLES = r"""
+- name: Wait until the instance answers
+  inference.sglang.sglang_ready:
+    name: tiny
+    url: http://127.0.0.1:30000
+    model: tiny
+    prompt: The quick brown fox
+"""
+
+RETURN = r"""
+ready:
+  description: Whether the instance is healthy.
+  returned: success
+  type: bool
+text:
+  description: What it completed.
+  returned: when it is healthy
+  type: str
+tokens:
+  description: How many tokens it completed.
+  returned: when it is healthy
+  type: int
+waited:
+  description: Seconds until it was healthy.
+  returned: success
+  type: float
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.inference.sglang.plugins.module_utils import health
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "url": {"type": "str", "required": True},
+            "model": {"type": "str", "required": True},
+            "prompt": {"type": "str", "required": True},
+            "timeout": {"type": "int", "default": 1800},
+            "restarts": {"type": "int", "default": 1},
+            "poll": {"type": "int", "default": 5},
+        },
+        supports_check_mode=True,
+    )
+    if module.check_mode:
+        module.exit_json(changed=False, ready=False, waited=0.0, skipped=True)
+    parameters = module.params
+    began = time.monotonic()
+    while True:
+        unit = health.unit_state(parameters["name"])
+        ready = not unit.over and health.healthy(parameters["url"])
+        if ready or unit.over or unit.restarts > parameters["restarts"] or time.monotonic() - began > parameters["poll"]:
+            break
+        time.sleep(0.5)
+    result = {
+        "changed": False,
+        "ready": ready,
+        "over": unit.over or unit.restarts > parameters["restarts"],
+        "state": f"{unit.active} ({unit.sub}), {unit.restarts} restarts, last result {unit.result}",
+        "waited": round(time.monotonic() - began, 1),
+        "journal": health.journal(parameters["name"], 1 if ready else 40),
+    }
+    if ready:
+        try:
+            answer = health.complete(parameters["url"], parameters["model"], parameters["prompt"])
+        except (OSError, ValueError) as failure:
+            module.fail_json(msg=f"The instance is healthy and does not complete a text: {failure}", **result)
+        result |= {"text": answer["choices"][0]["text"], "tokens": answer["usage"]["completion_tokens"]}
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Import a release in its own interpreter and report what is really there, as one line of JSON.
+
+Needs no GPU and no driver: it imports what a start imports before it looks for a device.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import logging
+import re
+import sysconfig
+import warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+logging.disable(logging.WARNING)
+
+import flashinfer
+import torch
+import transformers
+import xgrammar
+from sglang.srt.server_args import ServerArgs
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+ServerArgs.add_cli_args(parser)
+header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+
+print(
+    json.dumps(
+        {
+            "torch_cuda": torch.version.cuda,
+            "flags": len(parser._option_string_actions),
+            "python_header": header.exists(),
+            "imported": [module.__name__ for module in (flashinfer, torch, transformers, xgrammar)],
+            "versions": {
+                re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower(): distribution.version
+                for distribution in importlib.metadata.distributions()
+            },
+        }
+    )
+)

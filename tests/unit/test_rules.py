@@ -1,0 +1,196 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Each rule by one fit node and the smallest change that makes it unfit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.inference.sglang.plugins.module_utils import node, rules
+from ansible_collections.inference.sglang.plugins.module_utils.releases import RELEASES
+from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+
+ANY = "0.0.0.0"  # noqa: S104
+RELEASE = RELEASES["0.5.12.post1"]
+SETTINGS = NodeSettings(
+    release=RELEASE.version,
+    python="/usr/bin/python3",
+    python_version="",
+    locks={"3.11": "abc"},
+    releases_path="/opt/releases",
+    cache_path="/opt/cache",
+    toolkit="/opt/toolkits/13.0",
+    toolkit_lock="def",
+    instance="default",
+    host="127.0.0.1",
+    port=30000,
+    model="/srv/model",
+    user="sglang",
+    gpu_required=True,
+    cpu_engine=False,
+)
+
+
+def spaces(free_gb: float, cache_mount: str = "/", cache_device: str = "254:0") -> dict[str, node.Space]:
+    free = int(free_gb * 10**9)
+    return {
+        "/opt/releases": node.Space("/opt/releases", "/", "254:0", free),
+        "/opt/cache": node.Space("/opt/cache", cache_mount, cache_device, free),
+        "/opt/toolkits/13.0": node.Space("/opt/toolkits/13.0", "/", "254:0", free),
+    }
+
+
+FIT = node.NodeFacts(
+    distribution="debian",
+    distribution_version="12",
+    architecture="x86_64",
+    glibc="2.36",
+    python="3.11",
+    gpus=(node.Gpu("0000:01:00.0", "0x2bb5"),),
+    driver="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05",
+    driver_library="",
+    spaces=spaces(100),
+    listeners=(),
+    packages={},
+    releases=(),
+    cached_locks=(),
+    toolkit_installed=False,
+    model=node.ModelFiles("/srv/model", True, 3, (), ""),
+)
+INSTALLED = (node.InstalledRelease("0.5.12.post1-abc", "0.5.12.post1", "abc"),)
+
+
+def ids(facts: node.NodeFacts = FIT, settings: NodeSettings = SETTINGS) -> list[str]:
+    return [finding.id for finding in rules.judge(settings, facts, RELEASE)]
+
+
+def listener(address: str = "127.0.0.1", unit: str = "nginx.service") -> node.Listener:
+    return node.Listener(address, 30000, 812, "nginx", unit)
+
+
+def files(**changes) -> node.ModelFiles:
+    return replace(FIT.model, **changes)
+
+
+def test_a_fit_node_has_no_finding():
+    assert ids() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"architecture": "aarch64"}, "node.architecture"),
+        ({"distribution": "rocky", "distribution_version": "9"}, "node.distribution"),
+        ({"distribution": "debian", "distribution_version": "11"}, "node.distribution"),
+        ({"distribution": "", "distribution_version": ""}, "node.distribution"),
+        ({"distribution": "ubuntu", "distribution_version": "24.04"}, "node.distribution_untested"),
+        ({"glibc": "2.31"}, "node.glibc"),
+        ({"glibc": "2.4"}, "node.glibc"),
+        ({"glibc": ""}, "node.glibc"),
+        ({"python": ""}, "node.python"),
+        ({"python": "3.10"}, "release.python"),
+        ({"gpus": ()}, "gpu.missing"),
+        ({"driver": ""}, "gpu.driver_missing"),
+        ({"listeners": (listener(),)}, "port.taken"),
+        ({"listeners": (listener(ANY),)}, "port.taken"),
+        ({"listeners": (listener("::"),)}, "port.taken"),
+        ({"listeners": (listener(unit="sglang-other.service"),)}, "port.taken"),
+        ({"model": files(exists=False, files=0)}, "model.missing"),
+        ({"model": files(files=0)}, "model.empty"),
+        ({"model": files(obstacles=(node.Obstacle("/srv", "root:root 0700"),))}, "model.unreadable"),
+        ({"model": files(unseen="/srv/model")}, "model.unseen"),
+    ],
+)
+def test_one_change_one_finding(change, expected):
+    assert ids(replace(FIT, **change)) == [expected]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"listeners": (listener(unit="sglang-default.service"),)},
+        {"listeners": (listener("10.0.0.5"),)},
+        {"glibc": "2.100"},
+        {"model": None},
+    ],
+)
+def test_what_is_fine_stays_fine(change):
+    assert ids(replace(FIT, **change)) == []
+
+
+def test_a_server_on_every_address_meets_a_listener_on_one():
+    facts = replace(FIT, listeners=(listener("10.0.0.5"),))
+    assert ids(facts, replace(SETTINGS, host=ANY)) == ["port.taken"]
+    assert ids(facts, replace(SETTINGS, host="node1")) == ["port.taken"]
+    assert ids(facts, replace(SETTINGS, host="localhost")) == []
+
+
+def test_an_interpreter_of_another_version_than_the_lock_is_chosen_by():
+    assert ids(FIT, replace(SETTINGS, python_version="3.12")) == ["node.python_version"]
+    assert ids(FIT, replace(SETTINGS, python_version="3.11")) == []
+
+
+def test_a_taken_port_names_its_holder():
+    (finding,) = rules.judge(SETTINGS, replace(FIT, listeners=(listener(),)), RELEASE)
+    assert "process 812 (nginx) of nginx.service, not by sglang-default.service" in finding.seen
+
+
+def test_a_node_without_a_gpu_goes_on_when_the_inventory_allows_it():
+    bare = replace(FIT, gpus=(), driver="")
+    (finding,) = rules.judge(replace(SETTINGS, gpu_required=False), bare, RELEASE)
+    assert (finding.id, finding.severity) == ("gpu.absent", "info")
+    assert "goes on because preflight_gpu_required is false" in finding.seen
+
+
+def test_the_stand_in_for_a_driver_meets_no_driver():
+    settings = replace(SETTINGS, cpu_engine=True)
+    assert ids(FIT, settings) == ["cpu_engine.driver_present"]
+    library = replace(FIT, driver="", driver_library="/usr/lib64/libcuda.so.1")
+    assert ids(library, settings) == ["cpu_engine.driver_present"]
+    assert ids(replace(FIT, driver=""), settings) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "least_gb"),
+    [
+        (FIT, 0.1 + 9.1 + 1.3 + 2),
+        (replace(FIT, toolkit_installed=True), 0.1 + 9.1 + 2),
+        (replace(FIT, cached_locks=("abc",)), 0.1 + 1.3 + 2),
+        (replace(FIT, cached_locks=("abc", "def")), 0.1 + 2),
+        (replace(FIT, cached_locks=("other",), releases=(replace(INSTALLED[0], lock="other"),)), 0.1 + 9.1 + 1.3 + 2),
+        (replace(FIT, releases=INSTALLED), 1.3 + 2),
+    ],
+    ids=["bare", "toolkit", "cached", "both cached", "another lock", "release"],
+)
+def test_the_disk_needs_room_for_what_is_not_there_yet(facts, least_gb):
+    assert ids(replace(facts, spaces=spaces(least_gb + 0.001))) == []
+    (finding,) = rules.judge(SETTINGS, replace(facts, spaces=spaces(least_gb - 0.5)), RELEASE)
+    assert finding.id == "disk.too_small"
+    assert "0.5 GB are missing" in finding.seen
+
+
+def test_a_full_disk_is_fine_when_all_is_installed():
+    assert ids(replace(FIT, releases=INSTALLED, toolkit_installed=True, spaces=spaces(0))) == []
+
+
+def test_on_two_mounts_a_release_is_a_full_copy():
+    cached = replace(FIT, cached_locks=("abc",), toolkit_installed=True)
+    assert ids(replace(cached, spaces=spaces(11, "/cache", "254:9"))) == ["disk.two_mounts"]
+    assert ids(replace(cached, spaces=spaces(10, "/cache", "254:9"))) == ["disk.too_small", "disk.two_mounts"]
+
+
+def test_two_mounts_of_one_device_share_its_space():
+    bare = replace(FIT, toolkit_installed=True, spaces=spaces(15, "/cache", "254:0"))
+    assert ids(bare) == ["disk.too_small", "disk.two_mounts"]
+
+
+def test_a_model_by_its_hub_name_is_refused():
+    assert ids(FIT, replace(SETTINGS, model="org/some-model")) == ["model.not_a_path"]
+
+
+def test_many_unreadable_files_are_counted():
+    obstacles = tuple(node.Obstacle(f"/srv/model/{index}", "root:root 0600") for index in range(9))
+    (finding,) = rules.judge(SETTINGS, replace(FIT, model=files(obstacles=obstacles)), RELEASE)
+    assert "/srv/model/0 (root:root 0600)" in finding.seen
+    assert finding.seen.endswith("and 6 more")

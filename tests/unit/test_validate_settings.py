@@ -1,0 +1,140 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The settings of whole inventories, judged by ansible-playbook without a connection to any node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GOOD = {"model_weights_path": "/srv/models/tiny"}
+
+# Each host has its own fault: what must be found, by id and by words of the finding.
+FAULTS = {
+    "misspelt": ({**GOOD, "sglang_sever_port": 30000}, "settings.unknown", "Rename it to sglang_server_port"),
+    "wrong_type": ({**GOOD, "sglang_server_port": "eighty"}, "settings.type", "sglang_server_port is 'eighty'"),
+    "quiet_type": ({**GOOD, "sglang_root": ["/opt/sglang"]}, "settings.type", "sglang_root is of type list"),
+    "hidden": ({**GOOD, "uv_environment": "token: hunter2"}, "settings.type", "uv_environment is of type str"),
+    "choice": ({**GOOD, "model_weights_source": "floppy"}, "settings.choice", "tiny-llama"),
+    "unset": ({}, "settings.required", "model_weights_path is not set"),
+    "null": ({**GOOD, "sglang_root": None}, "settings.empty", "sglang_root is set to nothing"),
+    "release": ({**GOOD, "sglang_release": "0.4.0"}, "release.unknown", "0.5.12.post1"),
+    "flag": ({**GOOD, "sglang_server_flags": {"pp-sise": 4}}, "flag.unknown", "--pp-size"),
+    "toolkit": ({**GOOD, "cuda_toolkit_version": "12.8"}, "toolkit.unknown", "13.0"),
+    "patch": ({**GOOD, "sglang_patches": ["triton-layer-prob"]}, "settings.patches", "triton-layer-probe"),
+    "undefined": ({**GOOD, "sglang_release": "{{ nowhere }}"}, "settings.unresolved", "nowhere"),
+}
+
+CALLBACK = """
+import json, os
+from ansible.plugins.callback import CallbackBase
+
+class CallbackModule(CallbackBase):
+    CALLBACK_NAME = "keep"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def keep(self, outcome, result):
+        with open(os.environ["KEPT"], "a") as kept:
+            kept.write(json.dumps([outcome, result.host.name, result.result], default=str) + chr(10))
+
+    def v2_runner_on_ok(self, result):
+        self.keep("ok", result)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self.keep("failed", result)
+
+    def v2_runner_on_unreachable(self, result):
+        self.keep("unreachable", result)
+"""
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Run one task for hosts that cannot be reached: host name to outcome and result."""
+
+    def run(task, hosts, *arguments):
+        ssh = tmp_path / "ssh"
+        ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/connected\nexit 255\n")
+        ssh.chmod(0o755)
+        (tmp_path / "keep.py").write_text(CALLBACK)
+        nodes = {name: {"ansible_host": "192.0.2.1", **variables} for name, variables in hosts.items()}
+        (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": nodes}}))
+        tasks = [{"name": "Judge", **task}]
+        (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+        environment = {
+            **os.environ,
+            "ANSIBLE_CALLBACKS_ENABLED": "keep",
+            "ANSIBLE_CALLBACK_PLUGINS": str(tmp_path),
+            "ANSIBLE_LOCAL_TEMP": str(tmp_path / "local"),
+            "ANSIBLE_SSH_EXECUTABLE": str(ssh),
+            "KEPT": str(tmp_path / "kept"),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        command = ["ansible-playbook", "-i", str(tmp_path / "inventory.json"), str(tmp_path / "play.yml"), *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert (tmp_path / "kept").exists(), done.stdout + done.stderr
+        kept = [json.loads(line) for line in (tmp_path / "kept").read_text().splitlines()]
+        return {host: (outcome, result) for outcome, host, result in kept}
+
+    return run
+
+
+def test_every_fault_is_found_without_a_connection(play, tmp_path):
+    hosts = {name: variables for name, (variables, _id, _words) in FAULTS.items()}
+    results = play({"inference.sglang.validate_settings": {}}, hosts | {"good": GOOD})
+    assert not (tmp_path / "connected").exists()
+    assert results["good"][0] == "ok"
+    for name, (_variables, expected, words) in FAULTS.items():
+        outcome, result = results[name]
+        assert outcome == "failed"
+        (finding,) = result["findings"]
+        assert finding["id"] == expected, name
+        assert words in finding["seen"] + finding["remedy"]
+        assert "hunter2" not in json.dumps(result)
+        assert f"{name}: error: {expected}: " in result["msg"]
+
+
+def test_all_faults_of_a_host_are_told_at_once(play):
+    variables = {"sglang_sever_port": 1, "sglang_server_port": "eighty", "sglang_release": "0.4.0"}
+    outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": variables})["node1"]
+    assert outcome == "failed"
+    assert {finding["id"] for finding in result["findings"]} == {
+        "settings.unknown", "settings.type", "settings.required", "release.unknown",
+    }  # fmt: skip
+    assert len(result["msg"].splitlines()) == 1 + 4
+
+
+def test_strings_of_the_command_line_become_what_the_roles_want(play):
+    extra = ("-e", "sglang_server_port=30001", "-e", "preflight_gpu_required=false")
+    extra += ("-e", 'sglang_server_flags=\'{"pp-size": "8"}\'')
+    outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": GOOD}, "--check", *extra)["node1"]
+    assert outcome == "ok", result
+    settings = result["settings"]
+    assert settings["sglang_server_port"] == 30001
+    assert settings["preflight_gpu_required"] is False
+    assert settings["sglang_server_flags"] == {"pp-size": "8"}
+    assert settings["sglang_server_model_path"] == GOOD["model_weights_path"]
+
+
+def test_the_role_tells_all_that_is_wrong_with_a_node(play, tmp_path):
+    variables = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "model_weights_path": str(tmp_path / "none"),
+        "preflight_gpu_required": False,
+        "sglang_python": str(tmp_path / "python"),
+        "sglang_root": str(tmp_path),
+    }
+    outcome, result = play(
+        {"ansible.builtin.include_role": {"name": "inference.sglang.preflight"}}, {"node1": variables}, "--check"
+    )["node1"]
+    assert outcome == "failed"
+    assert {"model.missing", "node.python"} <= {finding["id"] for finding in result["findings"]}
+    assert "does not exist on the node" in result["msg"]
+    assert not result["ok"]
