@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +115,8 @@ def _judge(
 
 def _first_sentence(option: Mapping[str, Any]) -> str:
     description = option.get("description", "")
-    return (description if isinstance(description, str) else description[0]).split(". ")[0].rstrip(".")
+    plain = re.sub(r"\b[A-Z]\(([^)]*)\)", r"\1", description if isinstance(description, str) else description[0])
+    return plain.split(". ")[0].rstrip(".")
 
 
 def _unresolved(name: str, role: str, error: AnsibleError) -> Finding:
@@ -134,7 +137,8 @@ def _of_release(values: Mapping[str, Any]) -> list[Finding]:
     unknown = releases.check(release)
     if unknown or not values.get("sglang_server_flags"):
         return unknown
-    return flags.check(values["sglang_server_flags"], flag_tables.load(release))
+    found = flags.check(values["sglang_server_flags"], flag_tables.load(release))
+    return [replace(finding, seen=f"sglang_server_flags: {finding.seen}") for finding in found]
 
 
 def _of_toolkit(values: Mapping[str, Any]) -> list[Finding]:

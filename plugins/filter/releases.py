@@ -61,5 +61,13 @@ class FilterModule:
     """Found by Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        functions = (release_lock, release_patches, release_name, release_cuda, release_flashinfer, toolkit_lock, toolkit_name)
+        functions = (
+            release_lock,
+            release_patches,
+            release_name,
+            release_cuda,
+            release_flashinfer,
+            toolkit_lock,
+            toolkit_name,
+        )
         return {function.__name__: _clear_errors(function) for function in functions}

@@ -97,16 +97,8 @@ class FlagTable(Mapping[str, Flag]):
 
 
 def compact_json(value: object) -> str:
-    """JSON without spaces. Containers are copied first: json would look past the templates of Ansible's lazy ones."""
-    return json.dumps(_plain(value), default=str, ensure_ascii=False, separators=(",", ":"))
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    """JSON without spaces; what JSON has no form for, as a date, becomes its text."""
+    return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"))
 
 
 def check(flags: Mapping[str, object], table: FlagTable) -> list[Finding]:
@@ -215,7 +207,7 @@ def _items(value: object) -> list[object]:
 
 
 def _text(value: object) -> str:
-    return compact_json(value) if isinstance(value, Mapping | list | tuple) else str(value)
+    return compact_json(value) if isinstance(value, dict | list | tuple) else str(value)
 
 
 def _looks_like_a_flag(text: str) -> bool:

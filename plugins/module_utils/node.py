@@ -101,12 +101,11 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class Account:
-    """A user as file permissions see it; ``known`` is false for one that is not made yet and owns nothing."""
+    """A user as file permissions see it."""
 
     name: str
     uid: int
     gids: frozenset[int]
-    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def os_release(root: Path) -> dict[str, str]:
 def glibc() -> str:
     """Version of the GNU C library that this process runs on; empty on another C library."""
     try:
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
     except (OSError, ValueError):
         return ""
     return version if name == "glibc" else ""
@@ -237,7 +236,7 @@ def listeners(port: int, root: Path) -> list[Listener]:
     for name in ("proc/net/tcp", "proc/net/tcp6"):
         for line in _lines(root / name)[1:]:
             field = line.split()
-            address, _, hex_port = field[1].partition(":")
+            address, hex_port = field[1].split(":")
             if field[3] == "0A" and int(hex_port, 16) == port:
                 sockets[field[9]] = _address(address)
     owners = _owners(sockets, root) if sockets else {}
@@ -285,7 +284,7 @@ def account_of(name: str) -> Account:
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        return Account(name, -1, frozenset(), known=False)
+        return Account(name, -1, frozenset())
     return Account(name, user.pw_uid, frozenset(os.getgrouplist(name, user.pw_gid)))
 
 

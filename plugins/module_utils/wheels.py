@@ -91,10 +91,10 @@ class Installer:
         if status != 0:
             raise InstallError(f"`{' '.join(argv)}` failed with {status}:\n{error.strip()[-2000:]}")
 
-    def _with_lock(self, lock: str, folder: str, *arguments: str) -> None:
+    def _with_lock(self, lock: str, folder: str, command: str, *arguments: str) -> None:
         path = Path(folder) / "lock.txt"
         write_atomically(path, lock)
-        self._call("pip", *arguments, "--require-hashes", "--no-deps", "--no-build", str(path))
+        self._call("pip", command, "--require-hashes", "--no-build", *arguments, str(path))
         write_atomically(cache_marker(self._cache, lock), "")
 
     def install_environment(self, lock: str, folder: str, python: str) -> None:
@@ -106,4 +106,4 @@ class Installer:
     def install_folder(self, lock: str, folder: str, python: str) -> None:
         """Unpack the lock's wheels into ``folder``, without an environment around them."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        self._with_lock(lock, folder, "install", "--python", python, "--target", folder, "--requirements")
+        self._with_lock(lock, folder, "install", "--python", python, "--target", folder, "--no-deps", "--requirements")

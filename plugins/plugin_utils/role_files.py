@@ -24,7 +24,9 @@ def lock(release: str, python: str) -> str:
 def toolkit_lock(version: str) -> str:
     """Text of a CUDA toolkit's lock; ValueError says which versions there are."""
     if version not in releases.TOOLKITS:
-        raise ValueError(f"CUDA {version} has no lock. Set cuda_toolkit_version to one of: {', '.join(releases.TOOLKITS)}")
+        raise ValueError(
+            f"CUDA {version} has no lock. Set cuda_toolkit_version to one of: {', '.join(releases.TOOLKITS)}"
+        )
     return (_ROLES / "cuda_toolkit" / "files" / "locks" / f"{version}.txt").read_text(encoding="utf-8")
 
 

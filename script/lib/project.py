@@ -107,6 +107,8 @@ def clean_environment(venv: Path) -> dict[str, str]:
     """Environment variables for the commands of ``venv``: this checkout's configuration, none of the caller's."""
     leaking = re.compile(r"ANSIBLE_|MOLECULE_|PYTHON(PATH|HOME)$|VIRTUAL_ENV$|LC_|LANGUAGE$")
     kept = {name: value for name, value in os.environ.items() if not leaking.match(name)}
+    if not sys.stdout.isatty():
+        kept["NO_COLOR"] = "1"
     return kept | {
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_HOME": str(STATE / "ansible"),

@@ -156,6 +156,16 @@ def test_a_folder_that_cannot_be_listed_is_an_obstacle(root, model):
     assert found.path == "/srv/models/tiny"
 
 
+def test_a_file_with_an_access_control_list_is_left_to_the_check_as_that_user(root, model, monkeypatch):
+    (model / "config.json").chmod(0o600)
+    monkeypatch.setattr(os, "getxattr", lambda path, name: b"list" if name == "system.posix_acl_access" else b"")
+    assert not node.model_files("/srv/models/tiny", STRANGER, root).obstacles
+
+
+def test_a_user_that_is_not_made_yet_is_judged_as_other():
+    assert node.account_of("no-such-user") == node.Account("no-such-user", -1, frozenset())
+
+
 def test_links_are_judged_where_they_lead(root, model):
     blob = write(root / "srv/blobs/1")
     (model / "linked").symlink_to("../../blobs/1")

@@ -21,7 +21,7 @@ FAULTS = {
     "wrong_type": ({**GOOD, "sglang_server_port": "eighty"}, "settings.type", "sglang_server_port is 'eighty'"),
     "quiet_type": ({**GOOD, "sglang_root": ["/opt/sglang"]}, "settings.type", "sglang_root is of type list"),
     "hidden": ({**GOOD, "uv_environment": "token: hunter2"}, "settings.type", "uv_environment is of type str"),
-    "choice": ({**GOOD, "model_weights_source": "floppy"}, "settings.choice", "tiny-llama"),
+    "choice": ({**GOOD, "model_weights_source": "floppy"}, "settings.choice", "path, tiny-llama"),
     "unset": ({}, "settings.required", "model_weights_path is not set"),
     "null": ({**GOOD, "sglang_root": None}, "settings.empty", "sglang_root is set to nothing"),
     "release": ({**GOOD, "sglang_release": "0.4.0"}, "release.unknown", "0.5.12.post1"),

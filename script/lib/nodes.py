@@ -1,0 +1,28 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Nodes on this machine: Debian containers with a real systemd, for the demo and for molecule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from project import ROOT, clean_environment, require_packages, run
+
+PACKAGES = ("podman", "runc", "mmdebstrap", "iptables", "netavark", "aardvark-dns", "openssh-client")
+
+
+def playbook(venv: Path, inventory: Path, name: str, *arguments: str) -> None:
+    """Run a playbook of the checkout against an inventory."""
+    ansible = venv / "bin" / "ansible-playbook"
+    run([ansible, "--inventory", inventory, ROOT / name, *arguments], env=clean_environment(venv))
+
+
+def create(venv: Path, inventory: Path) -> None:
+    """Boot the inventory's hosts; those that run already stay."""
+    require_packages(*PACKAGES)
+    playbook(venv, inventory, "molecule/nodes/create.yml")
+
+
+def destroy(venv: Path, inventory: Path) -> None:
+    """Remove the inventory's hosts, their network and what they installed. The wheel cache stays."""
+    playbook(venv, inventory, "molecule/nodes/destroy.yml")

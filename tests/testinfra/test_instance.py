@@ -1,0 +1,93 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The running instance: unit settings in force, process, address, an answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def unit(host, plan):
+    """Properties of the unit as systemd has them in force."""
+    return host.service(f"sglang-{plan['name']}").systemd_properties
+
+
+def test_unit_runs_and_starts_with_the_node(host, plan, unit, fact):
+    service = host.service(f"sglang-{plan['name']}")
+    assert service.is_running
+    assert service.is_enabled
+    fact("unit", f"sglang-{plan['name']}.service {unit['ActiveState']}, {unit['NRestarts']} restarts")
+
+
+def test_unit_is_the_one_that_runs(host, plan, unit):
+    assert unit["NeedDaemonReload"] == "no"
+    environment = host.file(f"/proc/{unit['MainPID']}/environ").content.split(b"\0")
+    assert f"SGLANG_PLAN_DIGEST={plan['digest']}".encode() in environment
+
+
+def test_command_is_the_plan(host, plan, unit):
+    command = host.file(f"/proc/{unit['MainPID']}/cmdline").content_string.rstrip("\0").split("\0")
+    assert command == plan["command"] + [word for argument in plan["arguments"] for word in argument]
+
+
+def test_stop_drains(unit):
+    assert unit["KillMode"] == "mixed"
+    assert unit["SuccessExitStatus"] == "SIGKILL" or "9" in unit["SuccessExitStatus"]
+    assert unit["TimeoutStopUSec"] != "1min 30s"
+
+
+def test_start_has_a_limit(unit):
+    assert unit["TimeoutStartUSec"] != "infinity"
+    assert unit["StartLimitBurst"] != "0"
+
+
+def test_unit_is_hardened(host, plan, unit, fact):
+    assert unit["User"] == plan["user"]
+    assert unit["NoNewPrivileges"] == "yes"
+    assert unit["ProtectSystem"] == "strict"
+    assert unit["ProtectHome"] == "yes"
+    assert unit["PrivateTmp"] == "yes"
+    assert unit["CapabilityBoundingSet"] == ""
+    fact("runs as", unit["User"])
+
+
+def test_processes_belong_to_the_service_user(host, plan, unit):
+    assert host.process.get(pid=int(unit["MainPID"])).user == plan["user"]
+
+
+def test_listens_on_loopback_only(host, plan, fact):
+    port = plan["url"].rpartition(":")[2]
+    addresses = {row.split()[3] for row in host.check_output(f"ss -Hltn sport = :{port}").splitlines()}
+    assert addresses == {plan["url"].removeprefix("http://")}
+    fact("listens on", ", ".join(addresses))
+
+
+def test_completes_a_text(host, plan, fact):
+    body = {"model": plan["served_name"], "prompt": "Hello", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    script = (
+        "import json,sys,urllib.request as u;"
+        "o=u.build_opener(u.ProxyHandler({}));"
+        "r=u.Request(sys.argv[1],sys.argv[2].encode(),{'Content-Type':'application/json'});"
+        "print(o.open(r,timeout=120).read().decode())"
+    )
+    output = host.run("python3 -c %s %s %s", script, f"{plan['url']}/v1/completions", json.dumps(body))
+    assert output.rc == 0, output.stderr
+    answer = json.loads(output.stdout)
+    assert answer["usage"]["completion_tokens"] == 8
+    fact("completes", repr(answer["choices"][0]["text"]))
+
+
+def test_files_have_safe_modes(host, plan):
+    folder = host.file(f"/etc/sglang/{plan['name']}")
+    assert (folder.user, oct(folder.mode)) == ("root", "0o755")
+    for path in (f"/etc/sglang/{plan['name']}/plan.json", f"/etc/systemd/system/sglang-{plan['name']}.service"):
+        file = host.file(path)
+        assert (file.user, oct(file.mode)) == ("root", "0o644")
+
+
+def test_packages_are_installed(host):
+    for package in ("gcc", "g++", "libnuma1", "python3-dev"):
+        assert host.package(package).is_installed

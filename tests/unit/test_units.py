@@ -1,0 +1,258 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Units: quoting and its way back, against the rules written here and, where it is installed, against systemd."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.inference.sglang.plugins.module_utils.units import parse_unit, quote_environment, quote_exec
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+HARD = [
+    "",
+    " ",
+    "plain",
+    "a b",
+    "\ttab\nnew line\r\n",
+    "100%",
+    "50% of max, cost $5",
+    "%h%%n",
+    "$HOME",
+    "$$",
+    "${HOME}",
+    'say "hi" 100%free',
+    "it's",
+    "\\",
+    r"C:\new\x41",
+    "ends in \\",
+    '{"rope_scaling": {"factor": 2.0}, "note": "50% of max, cost $5"}',
+    ";",
+    r"\;",
+    "#no comment",
+    "-@:+!",
+    "naïve 模型 🚀",
+    "\x01\x1b\x7f",
+    "\u0085\u2028\u00a0\ufeff",
+    'a"b$c%d',
+]
+
+
+def unit(arguments: list[str], environment: dict[str, str]) -> str:
+    """As the role's template writes it: every argument on its own line."""
+    lines = ["[Service]", "Type=oneshot"]
+    lines += [f"Environment={quote_environment(name, value)}" for name, value in environment.items()]
+    lines += ["ExecStart=/bin/true \\", " \\\n".join(f"    {quote_exec(argument)}" for argument in arguments)]
+    return "\n".join(lines) + "\n"
+
+
+def hard_strings(seed: int) -> list[str]:
+    pieces = [*"ab $%\"'\\;{}#\n\t=-é🚀\x01\x7f\u2028", "$$", "${A}", "%%", r"\n", r"\x41"]
+    chance = random.Random(seed)  # noqa: S311
+    return ["".join(chance.choices(pieces, k=chance.randrange(9))) for _ in range(300)]
+
+
+@pytest.mark.parametrize("strings", [HARD, *map(hard_strings, range(3))], ids=["chosen", "0", "1", "2"])
+def test_what_is_quoted_is_read_back(strings: list[str]) -> None:
+    environment = {f"V{number}": string for number, string in enumerate(strings)}
+    read = parse_unit(unit(strings, environment))
+    assert read.argv == ["/bin/true", *strings]
+    assert read.environment == environment
+    assert read.findings == []
+
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+
+
+@needs_systemd
+@pytest.mark.parametrize("strings", [HARD, hard_strings(3)], ids=["chosen", "random"])
+def test_systemd_reads_what_was_meant(strings: list[str], tmp_path: Path) -> None:
+    strings = [string for string in strings if "\n" not in string]
+    environment = {f"V{number}": string for number, string in enumerate(strings)}
+    argv, seen = systemd(unit(strings, environment), tmp_path)
+    assert [word.replace("$$", "$") for word in argv] == ["/bin/true", *strings]
+    assert seen == environment
+
+
+@needs_systemd
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"a \x41\101\u00e9\U0001F680\s\t",
+        r"""foo"bar baz" 'a "b" c' "it's" """,
+        r""" "a\"b" 'c\'d' """,
+        r"\; x;y",
+        r"unknown \z and \ kept",
+        r"%% 100%%",
+        r"'\xc3\xa9'",
+    ],
+)
+def test_words_are_split_as_systemd_splits_them(line: str, tmp_path: Path) -> None:
+    text = f"[Service]\nType=oneshot\nExecStart=/bin/true {line}\n"
+    assert parse_unit(text).argv == systemd(text, tmp_path)[0]
+
+
+def systemd(text: str, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment in systemd's own dump of a unit, in which $$ is not replaced yet."""
+    (folder / "example.service").write_text(text, encoding="utf-8")
+    settings = {
+        "SYSTEMD_LOG_LEVEL": "debug",
+        "SYSTEMD_LOG_TARGET": "console",
+        "SYSTEMD_LOG_COLOR": "0",
+        "SYSTEMD_UNIT_PATH": f"{folder}:",
+    }
+    dump = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "example.service"],
+        env={**os.environ, **settings},
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    dump = dump.partition("-> Unit example.service:")[2].partition("-> Unit ")[0]
+    (command,) = re.findall(r"^\t+Command Line: (.*)$", dump, re.MULTILINE)
+    words = [
+        plain or re.sub(r"\\(x[0-9a-f]{2}|[0-7]{3}|.)", unescaped, quoted)
+        for quoted, plain in re.findall(r'"((?:\\.|[^"\\])*)"|([^ ]+)', command)
+    ]
+    return words, dict(re.findall(r"^\t+Environment: ([^=]+)=(.*)$", dump, re.MULTILINE))
+
+
+def unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    if len(code) == 3:
+        return chr(int(code[1:], 16) if code[0] == "x" else int(code, 8))
+    return {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}.get(code, code)
+
+
+@pytest.mark.parametrize(
+    ("argument", "quoted"),
+    [
+        ("--pp-size", "--pp-size"),
+        ("50%", "50%%"),
+        ("$5", "$$5"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ('"', r'"\""'),
+        ("\\", r'"\\"'),
+        ("\n", r'"\n"'),
+        ("\x1b", r'"\x1b"'),
+        ("#", '"#"'),
+    ],
+)
+def test_arguments_are_quoted_only_as_far_as_needed(argument: str, quoted: str) -> None:
+    assert quote_exec(argument) == quoted
+
+
+def test_a_dollar_is_literal_in_environment() -> None:
+    assert quote_environment("BANNER", 'say "hi" 100%free for $5') == r'"BANNER=say \"hi\" 100%%free for $5"'
+    assert quote_environment("HF_HOME", "/srv/model store") == '"HF_HOME=/srv/model store"'
+
+
+def test_what_no_program_can_be_given_is_refused() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        quote_exec("a\0b")
+    with pytest.raises(ValueError, match="surrogates"):
+        quote_exec("\udcff")
+    for name in ("", "1A", "A B", "A-B", "É"):
+        with pytest.raises(ValueError, match="name of an environment variable"):
+            quote_environment(name, "x")
+
+
+def test_the_units_of_the_story() -> None:
+    naive, repaired = (
+        parse_unit((FIXTURES / f"story_{name}.service").read_text(encoding="utf-8")) for name in ("naive", "repaired")
+    )
+    for read in (naive, repaired):
+        assert read.argv[:3] == ["/root/venv_sglang211/bin/python", "-m", "sglang.launch_server"]
+        assert read.argv[-2:] == ["--grammar-backend", "none"]
+        assert read.environment == {"NCCL_IB_DISABLE": "1", "NCCL_P2P_LEVEL": "5", "NCCL_ALGO": "Ring"}
+        assert ("Restart", "always") in read.sections["Service"]
+        assert read.findings == []
+    assert set(naive.argv) - set(repaired.argv) == {"--disable-cuda-graph"}
+    assert repaired.argv[repaired.argv.index("--pp-async-batch-depth") + 1] == "8"
+
+
+BY_HAND = r"""
+# PATH and the like
+[Unit]
+Description = one \
+; a comment inside a continued line, ending in a backslash \
+  # another
+  two
+ExecStart=/not/in/this/section
+
+[Service]
+Environment=GONE=1
+Environment=
+Environment="A=x y" 'B="q"' C=\x41\n D=50%% E=$literal
+Environment=A=later
+ExecStart=/gone
+ExecStart=
+ExecStart = -@/usr/bin/python3 shown -m "sglang.launch_server" \
+    --model-path '/srv/m o d e l' \
+    # --disable-cuda-graph \
+    --port=${PORT} $FLAGS $$5 50%% \
+    --last
+Environment=PORT=30001 "FLAGS=--tp-size 8 'two words'"
+[Install]
+WantedBy=multi-user.target"""
+
+
+def test_a_unit_written_by_hand() -> None:
+    read = parse_unit(BY_HAND)
+    assert read.sections["Unit"][0] == ("Description", "one    two")
+    assert read.environment == {
+        "A": "later",
+        "B": '"q"',
+        "C": "A\n",
+        "D": "50%",
+        "E": "$literal",
+        "PORT": "30001",
+        "FLAGS": "--tp-size 8 'two words'",
+    }
+    start = ["/usr/bin/python3", "-m", "sglang.launch_server", "--model-path", "/srv/m o d e l"]
+    assert read.commands == [[*start, "--port=30001", "--tp-size", "8", "two words", "$5", "50%", "--last"]]
+    assert read.sections["Install"] == [("WantedBy", "multi-user.target")]
+    assert read.findings == []
+
+
+def test_an_escaped_backslash_continues_no_line() -> None:
+    assert parse_unit("[Service]\nEnvironment=A=a\\\\\nEnvironment=B=1\n").environment == {"A": "a\\", "B": "1"}
+
+
+def test_several_commands() -> None:
+    read = parse_unit('[Service]\nExecStart=/bin/a 1 ; /bin/b ; \nExecStart=:/bin/c $$x \\; ";"\n')
+    assert read.commands == [["/bin/a", "1"], ["/bin/b"], ["/bin/c", "$$x", ";", ";"]]
+    assert read.argv == ["/bin/a", "1"]
+    assert parse_unit("").argv == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault", "seen"),
+    [
+        ('ExecStart=/bin/a "b', "unit.quoting", "no closing"),
+        (r"Environment=A=C:\dir B=2", "unit.quoting", "unknown escape"),
+        ("Environment=1A=2", "unit.assignment", "1A"),
+        ("Environment=word", "unit.assignment", "word"),
+        ("ExecStart=/bin/a 50%free", "unit.specifier", "%f"),
+        ("Environment=BANNER=100%free", "unit.specifier", "Environment=BANNER"),
+        ("ExecStart=/bin/a $PORT", "unit.variable", "PORT"),
+        ("ExecStart=/bin/a --port=${PORT}", "unit.variable", "PORT"),
+    ],
+)
+def test_what_systemd_would_not_take_as_written_is_found(line: str, fault: str, seen: str) -> None:
+    (finding,) = parse_unit(f"[Service]\n{line}\n").findings
+    assert finding.id == fault
+    assert seen in finding.seen
+    assert finding.severity == ("error" if line.startswith("ExecStart") and fault == "unit.quoting" else "warning")
+
+
+def test_what_only_the_node_knows_stays_as_written() -> None:
+    read = parse_unit("[Service]\nExecStart=%h/bin/a --port=${PORT} $FLAGS\n")
+    assert read.argv == ["%h/bin/a", "--port=${PORT}", "$FLAGS"]
