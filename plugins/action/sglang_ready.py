@@ -41,7 +41,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     "failed": True,
                     "msg": f"The instance does not answer: {why}; {result['state']}\n{journal}",
                 }
-            moved = lines[-1] if lines else result["state"]
+            # SGLang's own lines begin with a time in brackets; warnings of its libraries say nothing of progress.
+            moved = next((line for line in reversed(lines) if line.startswith("[")), result["state"])
             if moved != last or time.monotonic() - shown >= SILENCE:
                 display.display(f"{host}: {waited:4.0f} s: {moved[:140]}")
                 shown, last = time.monotonic(), moved

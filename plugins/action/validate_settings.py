@@ -14,9 +14,9 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import ArgumentValueError, RequiredError
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.sglang.plugins.module_utils import flags, releases, settings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import flags, plan, releases, settings, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
-from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, role_files
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances, role_files
 
 ROLES = Path(__file__).parents[2] / "roles"
 
@@ -130,15 +130,21 @@ def _unresolved(name: str, role: str, error: AnsibleError) -> Finding:
 
 
 def _of_release(values: Mapping[str, Any]) -> list[Finding]:
-    """The release by name, and the SGLang flags against its flag table."""
+    """The release by name, and the instance's plan against the release's flag table."""
     if "sglang_release" not in values:
         return []
     release = values["sglang_release"]
-    unknown = releases.check(release)
-    if unknown or not values.get("sglang_server_flags"):
+    if unknown := releases.check(release):
         return unknown
-    found = flags.check(values["sglang_server_flags"], flag_tables.load(release))
-    return [replace(finding, seen=f"sglang_server_flags: {finding.seen}") for finding in found]
+    table = flag_tables.load(release)
+    try:
+        found = plan.check(instances.wanted(values), table)
+    except KeyError:  # a setting that is a finding of its own
+        found = flags.check(values.get("sglang_server_flags", {}), table)
+    return [
+        replace(finding, seen=f"sglang_server_flags: {finding.seen}") if finding.id.startswith("flag.") else finding
+        for finding in found
+    ]
 
 
 def _of_toolkit(values: Mapping[str, Any]) -> list[Finding]:

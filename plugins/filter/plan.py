@@ -9,28 +9,15 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.sglang.plugins.module_utils import findings, plan
-from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances
 
 
 def serving_plan(settings: Mapping[str, Any]) -> dict[str, Any]:
     """``settings`` are the roles' variables, as ``inference.sglang.validate_settings`` returns them."""
-    environment = dict(settings["sglang_server_environment"])
-    if settings["cpu_engine_enabled"]:
-        environment = {**settings["cpu_engine_environment"], **environment}
-    wanted = plan.Settings(
-        name=settings["sglang_server_name"],
-        user=settings["sglang_user"],
-        release_path=settings["sglang_release_path"],
-        cuda_home=settings["cuda_toolkit_home"],
-        jit_cache=settings["flashinfer_cache_path"],
-        cuda_arch=settings["flashinfer_architectures"],
-        model_path=settings["sglang_server_model_path"],
-        served_name=settings["sglang_server_served_name"],
-        host=settings["sglang_server_host"],
-        port=settings["sglang_server_port"],
-        flags=settings["sglang_server_flags"],
-        environment=environment,
-    )
+    try:
+        wanted = instances.wanted(settings)
+    except KeyError as missing:
+        raise AnsibleFilterError(f"serving_plan: {missing} could not be evaluated: set it, or what it refers to") from missing
     table = flag_tables.load(settings["sglang_release"])
     if wrong := findings.errors(plan.check(wanted, table)):
         raise AnsibleFilterError(findings.as_text(wrong))

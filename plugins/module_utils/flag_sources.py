@@ -256,7 +256,7 @@ def _argument_of_type(kind: ast.expr, argument: dict[str, ast.expr], scope: _Sco
     """What SGLang derives from a field's type for argparse (``arg_groups/arg_utils.py``)."""
     derived: dict[str, ast.expr] = {}
     kind = _without_alias(_without_none(kind), scope)
-    outer = ast.unparse(kind.value).split(".")[-1] if isinstance(kind, ast.Subscript) else ast.unparse(kind)
+    outer = ast.unparse(kind.value).rpartition(".")[2] if isinstance(kind, ast.Subscript) else ast.unparse(kind)
     if outer == "bool":
         return {"action": ast.Constant("store_true")}
     if outer == "Literal" and isinstance(kind, ast.Subscript):
@@ -282,7 +282,7 @@ def _without_alias(kind: ast.expr, scope: _Scope) -> ast.expr:
 
 def _without_none(kind: ast.expr) -> ast.expr:
     """``X`` of ``Optional[X]``, ``Union[X, None]`` and ``X | None``."""
-    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value).split(".")[-1] in ("Optional", "Union"):
+    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value).rpartition(".")[2] in ("Optional", "Union"):
         parts = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
     elif isinstance(kind, ast.BinOp) and isinstance(kind.op, ast.BitOr):
         parts = [_without_none(kind.left), _without_none(kind.right)]

@@ -4,9 +4,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+
+
+@dataclass(frozen=True)
+class KnownFault:
+    """A flag's value that the release's parser accepts and that does not work on one Python.
+
+    ``python``  minor version (``3.13``)
+    ``flag``    SGLang's name of the flag, with its dashes
+    ``why``     what is the matter, as the end of a sentence
+    ``remedy``  what to do, in the imperative
+    ``source``  where that is known from
+    """
+
+    python: str
+    flag: str
+    value: str
+    why: str
+    remedy: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -19,6 +39,8 @@ class Release:
     ``cache_mb``    size of the wheels in an empty cache, MB, measured
     ``patches``     ids of the patches that this release needs (``patches`` room)
     ``constraints`` what its own pins leave open and today's versions break; the lock is resolved under these
+    ``excludes``    by Python minor version, distributions that its lock leaves out for want of a wheel
+    ``known_faults``  what a user loses by that, or otherwise cannot have
     """
 
     version: str
@@ -31,6 +53,8 @@ class Release:
     cache_mb: int
     patches: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    known_faults: tuple[KnownFault, ...] = ()
 
 
 # CUDA version -> the wheels that make one coherent toolkit (nvcc, headers and libraries of one minor version).
@@ -60,7 +84,7 @@ RELEASES: dict[str, Release] = {
     for release in (
         Release(
             version="0.5.12.post1",
-            pythons=("3.11", "3.12"),
+            pythons=("3.11", "3.12", "3.13"),
             torch="2.11.0",
             cuda="13.0",
             flashinfer="0.6.11.post1",
@@ -69,7 +93,23 @@ RELEASES: dict[str, Release] = {
             cache_mb=9100,
             patches=("triton-layer-probe",),
             # kernels 0.15 and later refuse what transformers 5.6.0 asks of them at import.
-            constraints=("kernels<0.15",),
+            # mistral-common keeps numpy below 2.4 on Python 3.11 and 3.12 only; the engine is to be the same on 3.13.
+            constraints=("kernels<0.15", "numpy<2.4"),
+            # SGLang pins outlines 0.1.11, that pins outlines-core 0.1.26, and that has no wheel for Python 3.13.
+            # outlines-core 0.2.9 is the first that has one, but lacks the module outlines_core.fsm, which outlines needs.
+            # An outlines that cannot be imported helps nobody, so both stay out. SGLang imports outlines for one
+            # grammar backend only, and only when that is asked for (sglang/srt/constrained/base_grammar_backend.py).
+            excludes={"3.13": ("outlines", "outlines-core")},
+            known_faults=(
+                KnownFault(
+                    python="3.13",
+                    flag="--grammar-backend",
+                    value="outlines",
+                    why="outlines-core 0.1.26 has no wheel for it, so the lock leaves outlines out",
+                    remedy="Use xgrammar, which is SGLang's default, or llguidance, or set sglang_python to an older Python",
+                    source="plugins/module_utils/releases.py",
+                ),
+            ),
         ),
     )
 }

@@ -121,12 +121,14 @@ class _Reader:
         if not value:
             self.environment.clear()
         words, fault = _split(value, unknown_escapes=False)
-        for _, word in words:
+        for _written, word in words:
             name, equals, content = word.partition("=")
             if equals and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 self.environment[name] = self._specifiers(content, f"Environment={name}")
             else:
-                self._warn("assignment", f"systemd ignores {name} in Environment=", "Write NAME=value")
+                # A word without a name may be the second half of a secret that was not quoted.
+                what = f"the name {name!r}" if equals else "a word without a name"
+                self._warn("assignment", f"systemd ignores {what} in Environment=", 'Write "NAME=value"')
         if fault:
             self._warn("quoting", f"systemd ignores the rest of an Environment= line: {fault}", _QUOTING_REMEDY)
 
@@ -140,7 +142,7 @@ class _Reader:
             self.findings.append(Finding("unit.quoting", "error", seen, _QUOTING_REMEDY, SOURCE))
             return
         while words:
-            raws = [raw for raw, _ in words]
+            raws = [word[0] for word in words]
             end = raws.index(";", 1) if ";" in raws[1:] else len(raws)
             self._command(words[:end])
             words = words[end + 1 :]
@@ -168,7 +170,7 @@ class _Reader:
         """What systemd makes of one argument: ``$NAME`` alone is split into words, ``${NAME}`` is not."""
         if word.startswith("$") and word[1:2] not in ("$", "{"):
             value = self._variable(word[1:])
-            return [word] if value is None else [meant for _, meant in _split(value, unknown_escapes=True)[0]]
+            return [word] if value is None else [part[1] for part in _split(value, unknown_escapes=True)[0]]
 
         def meant(match: re.Match[str]) -> str:
             value = "$" if match[1] is None else self._variable(match[1])

@@ -48,7 +48,7 @@ options:
   restarts:
     description: Fail when systemd had to start the engine again more often than this.
     type: int
-    default: 1
+    default: 0
   poll:
     description: Seconds that one look at the node may take. A line can be shown after each.
     type: int
@@ -97,7 +97,7 @@ def main():
             "model": {"type": "str", "required": True},
             "prompt": {"type": "str", "required": True},
             "timeout": {"type": "int", "default": 1800},
-            "restarts": {"type": "int", "default": 1},
+            "restarts": {"type": "int", "default": 0},
             "poll": {"type": "int", "default": 5},
         },
         supports_check_mode=True,

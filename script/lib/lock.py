@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from project import ROOT, environment
@@ -18,16 +19,21 @@ sys.path.insert(0, str(ROOT / ".collections"))
 from ansible_collections.inference.sglang.plugins.module_utils import releases
 
 
-def resolve(requirements: list[str], constraints: list[str], python: str) -> str:
-    """The lock's text: one pip requirement a wheel set, with the hashes of the wheels that fit the platform."""
+def resolve(requirements: list[str], constraints: list[str], python: str, excludes: Sequence[str] = ()) -> str:
+    """The lock's text: one pip requirement a wheel set, with the hashes of the wheels that fit the platform.
+
+    ``excludes``  distributions that are left out, whoever requires them
+    """
     uv = environment("development") / "bin" / "uv"
     with tempfile.TemporaryDirectory() as folder:
-        wanted, limits, result = (Path(folder) / name for name in ("wanted.in", "limits.in", "pylock.toml"))
+        names = ("wanted.in", "limits.in", "excluded.in", "pylock.toml")
+        wanted, limits, excluded, result = (Path(folder) / name for name in names)
         wanted.write_text("\n".join(requirements) + "\n")
         limits.write_text("\n".join(constraints) + "\n")
+        excluded.write_text("\n".join(excludes) + "\n")
         subprocess.run(
-            [uv, "pip", "compile", "--quiet", wanted, "--constraints", limits, "--python-version", python]
-            + ["--python-platform", releases.PLATFORM, "--only-binary", ":all:"]
+            [uv, "pip", "compile", "--quiet", wanted, "--constraints", limits, "--excludes", excluded]
+            + ["--python-version", python, "--python-platform", releases.PLATFORM, "--only-binary", ":all:"]
             + ["--format", "pylock.toml", "--output-file", result],
             check=True,
         )
@@ -47,7 +53,8 @@ def main(arguments: list[str]) -> None:
         case ["sglang", version, python]:
             release = releases.RELEASES[version]
             toolkit = [pin for pin in releases.TOOLKITS[release.cuda] if not pin.startswith("nvidia-cublas")]
-            text = resolve([f"sglang=={version}"], [*release.constraints, *toolkit], python)
+            excludes = release.excludes.get(python, ())
+            text = resolve([f"sglang=={version}"], [*release.constraints, *toolkit], python, excludes)
             path = ROOT / "roles/sglang/files/locks" / f"{version}-py{python}.txt"
         case ["cuda", version]:
             text = resolve(list(releases.TOOLKITS[version]), [], "3.11")

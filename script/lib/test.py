@@ -23,10 +23,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import nodes
 from project import PYTHON_MINOR, ROOT, STATE, clean_environment, environment, require_packages, run
 
 COLLECTION = "inference.sglang"
 CORE = "ansible_collections.inference.sglang.plugins.module_utils"
+MOST_TASKS = 45
 FULL_RESULT = ROOT / "docs" / "test-results.md"
 
 
@@ -139,6 +141,58 @@ def importer() -> None:
 
 
 # Parts on real nodes.
+
+
+def scenario(name: str, suite: str = "bookworm") -> None:
+    """Run a molecule scenario on nodes of a Debian suite; molecule destroys them whatever happens."""
+    require_packages(*nodes.PACKAGES)
+    tool("molecule", "test", "--scenario-name", name, env={"NODE_SUITE": suite})
+    nothing_left("inference-sglang-molecule")
+
+
+@part("script/demo from nothing to the answer, run again, and stopped")
+def demo() -> None:
+    """The newcomer's way. The second run of site.yml must change nothing, with few tasks."""
+    run(["script/demo"])
+    second = tool("ansible-playbook", "site.yml", capture=True)
+    (recap,) = re.findall(r"^demo .*ok=(\d+) +changed=(\d+) ", second, re.MULTILINE)
+    print(f"second run: {recap[0]} tasks, {recap[1]} changed", flush=True)
+    if recap[1] != "0" or int(recap[0]) > MOST_TASKS:
+        raise SystemExit(f"A second run changes nothing and needs {MOST_TASKS} tasks at most:\n{second}")
+    run(["script/demo", "stop"])
+    nothing_left("inference-sglang-demo")
+
+
+@part("molecule test: the whole chain on a bare Debian 12 node")
+def molecule() -> None:
+    """Check mode without a network, converge, idempotence, verify, a crash and a stop."""
+    scenario("default")
+
+
+@part("the patch on the real server: dead without it, answering with it")
+def layer_probe() -> None:
+    """The Triton backend's layer probe with four pipeline stages."""
+    scenario("layer_probe")
+
+
+@part("bad input on a real node gets its finding, and nothing is changed")
+def bad_input() -> None:
+    """Every case of molecule/bad_input/converge.yml."""
+    scenario("bad_input")
+
+
+@part("the whole chain on a bare Debian 13 node")
+def debian13() -> None:
+    """As part ``molecule``, with Python 3.13 and systemd 257."""
+    scenario("default", suite="trixie")
+
+
+def nothing_left(network: str) -> None:
+    """Raise SystemExit when a node or its network is still there."""
+    listed = run(["podman", "ps", "--all", "--format", "{{.Names}}"], capture=True)
+    listed += run(["podman", "network", "ls", "--format", "{{.Name}}"], capture=True)
+    if left := [name for name in listed.split() if name.startswith(network)]:
+        raise SystemExit(f"Left behind: {', '.join(left)}")
 
 
 # What the parts share.

@@ -60,7 +60,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     funcargs = getattr(item, "funcargs", {})
     if report.when == "call" and report.failed and "host" in funcargs and "plan" in funcargs:
         unit = f"sglang-{funcargs['plan']['name']}.service"
-        shown = funcargs["host"].run(f"systemctl status --no-pager --lines=30 {unit}").stdout
+        shown = funcargs["host"].run(f"systemctl status --no-pager --lines=15 --full {unit}").stdout
         report.sections.append((unit, shown))
 
 

@@ -35,7 +35,8 @@ def test_command_is_the_plan(host, plan, unit):
 
 def test_stop_drains(unit):
     assert unit["KillMode"] == "mixed"
-    assert unit["SuccessExitStatus"] == "SIGKILL" or "9" in unit["SuccessExitStatus"]
+    assert "KILL" in unit["SuccessExitStatus"]
+    assert "KILL" in unit["RestartForceExitStatus"]
     assert unit["TimeoutStopUSec"] != "1min 30s"
 
 
@@ -50,7 +51,7 @@ def test_unit_is_hardened(host, plan, unit, fact):
     assert unit["ProtectSystem"] == "strict"
     assert unit["ProtectHome"] == "yes"
     assert unit["PrivateTmp"] == "yes"
-    assert unit["CapabilityBoundingSet"] == ""
+    assert "CapabilityBoundingSet" not in unit  # systemctl leaves out what is empty
     fact("runs as", unit["User"])
 
 

@@ -56,7 +56,7 @@ def unit(arguments: list[str], environment: dict[str, str]) -> str:
 def hard_strings(seed: int) -> list[str]:
     pieces = [*"ab $%\"'\\;{}#\n\t=-é🚀\x01\x7f\u2028", "$$", "${A}", "%%", r"\n", r"\x41"]
     chance = random.Random(seed)  # noqa: S311
-    return ["".join(chance.choices(pieces, k=chance.randrange(9))) for _ in range(300)]
+    return ["".join(chance.choices(pieces, k=chance.randrange(9))) for _number in range(300)]
 
 
 @pytest.mark.parametrize("strings", [HARD, *map(hard_strings, range(3))], ids=["chosen", "0", "1", "2"])
@@ -239,7 +239,7 @@ def test_several_commands() -> None:
         ('ExecStart=/bin/a "b', "unit.quoting", "no closing"),
         (r"Environment=A=C:\dir B=2", "unit.quoting", "unknown escape"),
         ("Environment=1A=2", "unit.assignment", "1A"),
-        ("Environment=word", "unit.assignment", "word"),
+        ("Environment=PASS=my secret", "unit.assignment", "a word without a name"),
         ("ExecStart=/bin/a 50%free", "unit.specifier", "%f"),
         ("Environment=BANNER=100%free", "unit.specifier", "Environment=BANNER"),
         ("ExecStart=/bin/a $PORT", "unit.variable", "PORT"),
@@ -250,6 +250,7 @@ def test_what_systemd_would_not_take_as_written_is_found(line: str, fault: str, 
     (finding,) = parse_unit(f"[Service]\n{line}\n").findings
     assert finding.id == fault
     assert seen in finding.seen
+    assert "secret" not in str(finding)
     assert finding.severity == ("error" if line.startswith("ExecStart") and fault == "unit.quoting" else "warning")
 
 
