@@ -14,7 +14,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import ArgumentValueError, RequiredError
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.sglang.plugins.module_utils import flags, plan, releases, settings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import flags, plan, releases, rules, settings, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances, role_files
 
@@ -130,7 +130,7 @@ def _unresolved(name: str, role: str, error: AnsibleError) -> Finding:
 
 
 def _of_release(values: Mapping[str, Any]) -> list[Finding]:
-    """The release by name, and the instance's plan against the release's flag table."""
+    """The release by name, and the instance's plan against the release's flag table and known faults."""
     if "sglang_release" not in values:
         return []
     release = values["sglang_release"]
@@ -141,6 +141,9 @@ def _of_release(values: Mapping[str, Any]) -> list[Finding]:
         found = plan.check(instances.wanted(values), table)
     except KeyError:  # a setting that is a finding of its own
         found = flags.check(values.get("sglang_server_flags", {}), table)
+    found += rules.known_faults(
+        values.get("sglang_server_flags", {}), str(values.get("sglang_python_version")), releases.RELEASES[release]
+    )
     return [
         replace(finding, seen=f"sglang_server_flags: {finding.seen}") if finding.id.startswith("flag.") else finding
         for finding in found

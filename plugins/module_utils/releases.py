@@ -58,7 +58,8 @@ class Release:
 
 
 # CUDA version -> the wheels that make one coherent toolkit (nvcc, headers and libraries of one minor version).
-# With a newer nvcc or CCCL than the runtime headers, FlashInfer's kernels do not compile (flashinfer-ai/flashinfer#3493).
+# With a newer nvcc or CCCL than the runtime headers, FlashInfer's kernels do not compile
+# (flashinfer-ai/flashinfer#3493).
 TOOLKITS: dict[str, tuple[str, ...]] = {
     "13.0": (
         "nvidia-cublas==13.1.1.3",
@@ -96,8 +97,8 @@ RELEASES: dict[str, Release] = {
             # mistral-common keeps numpy below 2.4 on Python 3.11 and 3.12 only; the engine is to be the same on 3.13.
             constraints=("kernels<0.15", "numpy<2.4"),
             # SGLang pins outlines 0.1.11, that pins outlines-core 0.1.26, and that has no wheel for Python 3.13.
-            # outlines-core 0.2.9 is the first that has one, but lacks the module outlines_core.fsm, which outlines needs.
-            # An outlines that cannot be imported helps nobody, so both stay out. SGLang imports outlines for one
+            # outlines-core 0.2.9 is the first that has one, and lacks the module outlines_core.fsm that outlines needs;
+            # an outlines that cannot be imported helps nobody, so both stay out. SGLang imports outlines for one
             # grammar backend only, and only when that is asked for (sglang/srt/constrained/base_grammar_backend.py).
             excludes={"3.13": ("outlines", "outlines-core")},
             known_faults=(
@@ -106,7 +107,7 @@ RELEASES: dict[str, Release] = {
                     flag="--grammar-backend",
                     value="outlines",
                     why="outlines-core 0.1.26 has no wheel for it, so the lock leaves outlines out",
-                    remedy="Use xgrammar, which is SGLang's default, or llguidance, or set sglang_python to an older Python",
+                    remedy="Use xgrammar (SGLang's default) or llguidance, or set sglang_python to an older Python",
                     source="plugins/module_utils/releases.py",
                 ),
             ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 
 from ansible_collections.inference.sglang.plugins.module_utils import releases
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
@@ -34,6 +35,26 @@ SPARE_MB = 2000
 def judge(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
     """Every rule's findings, in the order in which a reader would mend them."""
     return [finding for rule in RULES for finding in rule(settings, facts, release)]
+
+
+def known_faults(flags: Mapping[str, object], python: str, release: Release) -> list[Finding]:
+    """What the flags ask for and the release cannot do on a Python, although its parser accepts it.
+
+    Needs no facts, so that the controller can judge by the Python minor version that the lock is chosen by.
+    Source: ``Release.known_faults``.
+    """
+    asked = {(f"--{str(name).strip().lstrip('-')}", str(value)) for name, value in flags.items()}
+    return [
+        Finding(
+            "release.known_fault",
+            "error",
+            f"{fault.flag} {fault.value} does not work on Python {python}: {fault.why}",
+            fault.remedy,
+            fault.source,
+        )
+        for fault in release.known_faults
+        if fault.python == python and (fault.flag, fault.value) in asked
+    ]
 
 
 def architecture(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:

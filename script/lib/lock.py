@@ -31,12 +31,10 @@ def resolve(requirements: list[str], constraints: list[str], python: str, exclud
         wanted.write_text("\n".join(requirements) + "\n")
         limits.write_text("\n".join(constraints) + "\n")
         excluded.write_text("\n".join(excludes) + "\n")
-        subprocess.run(
-            [uv, "pip", "compile", "--quiet", wanted, "--constraints", limits, "--excludes", excluded]
-            + ["--python-version", python, "--python-platform", releases.PLATFORM, "--only-binary", ":all:"]
-            + ["--format", "pylock.toml", "--output-file", result],
-            check=True,
-        )
+        options = ["--constraints", limits, "--excludes", excluded, "--python-version", python]
+        options += ["--python-platform", releases.PLATFORM, "--only-binary", ":all:"]
+        options += ["--format", "pylock.toml", "--output-file", result]
+        subprocess.run([uv, "pip", "compile", "--quiet", wanted, *options], check=True)
         packages = tomllib.loads(result.read_text())["packages"]
     lines = []
     for package in sorted(packages, key=lambda package: package["name"]):

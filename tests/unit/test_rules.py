@@ -90,6 +90,7 @@ def test_a_fit_node_has_no_finding():
         ({"glibc": ""}, "node.glibc"),
         ({"python": ""}, "node.python"),
         ({"python": "3.10"}, "release.python"),
+        ({"python": "3.14"}, "release.python"),
         ({"gpus": ()}, "gpu.missing"),
         ({"driver": ""}, "gpu.driver_missing"),
         ({"listeners": (listener(),)}, "port.taken"),
@@ -109,6 +110,7 @@ def test_one_change_one_finding(change, expected):
 @pytest.mark.parametrize(
     "change",
     [
+        {"distribution_version": "13", "glibc": "2.41", "python": "3.13"},
         {"listeners": (listener(unit="sglang-default.service"),)},
         {"listeners": (listener("10.0.0.5"),)},
         {"glibc": "2.100"},
@@ -194,3 +196,12 @@ def test_many_unreadable_files_are_counted():
     (finding,) = rules.judge(SETTINGS, replace(FIT, model=files(obstacles=obstacles)), RELEASE)
     assert "/srv/model/0 (root:root 0600)" in finding.seen
     assert finding.seen.endswith("and 6 more")
+
+
+@pytest.mark.parametrize("name", ["grammar-backend", "--grammar-backend"])
+def test_a_grammar_backend_that_the_lock_leaves_out_is_refused_on_that_python_only(name):
+    (finding,) = rules.known_faults({"pp-size": 8, name: "outlines"}, "3.13", RELEASE)
+    assert (finding.id, finding.severity) == ("release.known_fault", "error")
+    assert "--grammar-backend outlines does not work on Python 3.13" in finding.seen
+    assert rules.known_faults({name: "outlines"}, "3.12", RELEASE) == []
+    assert rules.known_faults({name: "xgrammar"}, "3.13", RELEASE) == []

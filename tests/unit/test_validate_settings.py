@@ -26,6 +26,11 @@ FAULTS = {
     "null": ({**GOOD, "sglang_root": None}, "settings.empty", "sglang_root is set to nothing"),
     "release": ({**GOOD, "sglang_release": "0.4.0"}, "release.unknown", "0.5.12.post1"),
     "flag": ({**GOOD, "sglang_server_flags": {"pp-sise": 4}}, "flag.unknown", "--pp-size"),
+    "known_fault": (
+        {**GOOD, "sglang_python_version": "3.13", "sglang_server_flags": {"grammar-backend": "outlines"}},
+        "release.known_fault",
+        "Use xgrammar",
+    ),
     "toolkit": ({**GOOD, "cuda_toolkit_version": "12.8"}, "toolkit.unknown", "13.0"),
     "patch": ({**GOOD, "sglang_patches": ["triton-layer-prob"]}, "settings.patches", "triton-layer-probe"),
     "undefined": ({**GOOD, "sglang_release": "{{ nowhere }}"}, "settings.unresolved", "nowhere"),
