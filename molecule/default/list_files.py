@@ -1,13 +1,13 @@
 #!/usr/bin/env python
 # Copyright: The inference.sglang contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""list_files.py OUTPUT: every file of the node with mode, owner, size and time; what the system itself writes is left out."""
+"""list_files.py OUTPUT: every file of the node with mode, owner, size and time, but what the system itself writes."""
 
 import os
 import sys
 
 # Logs, and what Ansible and ssh leave for any task whatever.
-LEFT_OUT = ("/dev", "/proc", "/root/.ansible", "/run", "/sys", "/tmp", "/var/lib/systemd", "/var/log", "/var/tmp")
+LEFT_OUT = ("/dev", "/proc", "/root/.ansible", "/run", "/sys", "/tmp", "/var/lib/systemd", "/var/log", "/var/tmp")  # noqa: S108
 
 # Other nodes of this machine write into the shared wheel cache, not this one.
 SHARED = ("/opt/sglang",)

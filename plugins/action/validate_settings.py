@@ -178,8 +178,10 @@ def _of_patches(values: Mapping[str, Any]) -> list[Finding]:
 def _locks(values: Mapping[str, Any]) -> dict[str, Any]:
     """Digests of the locks that the settings lead to, as ``preflight`` takes them."""
     release, toolkit = values.get("sglang_release"), values.get("cuda_toolkit_version")
-    pythons = releases.RELEASES[release].pythons if release else ()
+    locks = (
+        {python: role_files.lock(release, python) for python in releases.RELEASES[release].pythons} if release else {}
+    )
     return {
-        "release": {python: wheels.digest(role_files.lock(release, python)) for python in pythons},
+        "release": {python: wheels.digest(lock) for python, lock in locks.items()},
         "toolkit": wheels.digest(role_files.toolkit_lock(toolkit)) if toolkit else "",
     }

@@ -17,7 +17,9 @@ def serving_plan(settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
         wanted = instances.wanted(settings)
     except KeyError as missing:
-        raise AnsibleFilterError(f"serving_plan: {missing} could not be evaluated: set it, or what it refers to") from missing
+        raise AnsibleFilterError(
+            f"serving_plan: {missing} could not be evaluated: set it, or what it refers to"
+        ) from missing
     table = flag_tables.load(settings["sglang_release"])
     if wrong := findings.errors(plan.check(wanted, table)):
         raise AnsibleFilterError(findings.as_text(wrong))

@@ -17,7 +17,7 @@ _ELF = 2  # kind 1 is PTX, which a driver would have to compile
 
 
 def architectures(binary: bytes) -> set[int]:
-    """Compute capabilities as CUDA numbers them (120 for sm_120) of every cubin in ``binary``; empty if there is none."""
+    """Compute capabilities, as CUDA numbers them (120 for sm_120), of the cubins in ``binary``; may be empty."""
     found: set[int] = set()
     start = binary.find(_MAGIC)
     while start != -1:
@@ -25,7 +25,7 @@ def architectures(binary: bytes) -> set[int]:
             _magic, _version, header, size = _FATBIN.unpack_from(binary, start)
             position, end = start + header, start + header + size
             while position + _ENTRY.size <= min(end, len(binary)):
-                kind, _flags, entry_header, code, *_, architecture = _ENTRY.unpack_from(binary, position)
+                kind, _flags, entry_header, code, *_unused, architecture = _ENTRY.unpack_from(binary, position)
                 if entry_header == 0:
                     break
                 if kind == _ELF:

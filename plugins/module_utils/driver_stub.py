@@ -8,12 +8,10 @@ With it the CUDA builds of PyTorch and SGLang's kernels load on a node without a
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
-from ansible_collections.inference.sglang.plugins.module_utils.toolkits import compile_library
-from ansible_collections.inference.sglang.plugins.module_utils.wheels import InstallError
+from ansible_collections.inference.sglang.plugins.module_utils.toolkits import compile_library, run_tool
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
@@ -46,15 +44,11 @@ def refuse_driver(sign: str) -> Finding:
 
 
 def symbols(site_packages: Path) -> list[str]:
-    """Names of the driver functions that the release's libraries want, sorted."""
+    """Names of the driver functions that the release's libraries want, sorted. Raises InstallError."""
     names: set[str] = set()
     for library in _LINKED:
-        done = subprocess.run(
-            ["nm", "--dynamic", "--undefined-only", str(site_packages / library)], text=True, capture_output=True, check=False
-        )
-        if done.returncode != 0:
-            raise InstallError(f"nm cannot read {library} of the release: {done.stderr.strip()}")
-        names.update(re.findall(r"\b(cu[A-Z]\w*)", done.stdout))
+        nm = ["nm", "--dynamic", "--undefined-only", str(site_packages / library)]
+        names.update(re.findall(r"\b(cu[A-Z]\w*)", run_tool(nm, f"nm cannot read {library} of the release")))
     return sorted(names)
 
 

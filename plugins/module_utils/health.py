@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import datetime
+import http.client
 import json
 import subprocess
-import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ class UnitState:
     ``main_pid``  0 while no main process runs
     ``restarts``  starts that systemd made by itself since the last one on request
     ``started``   when the main process was started, seconds since the epoch; 0 while none runs
+    ``queued``    whether a start or stop waits for its turn, as before the network is up
     """
 
     active: str
@@ -41,27 +43,29 @@ class UnitState:
     main_pid: int
     restarts: int
     started: float
+    queued: bool = False
 
     @property
     def over(self) -> bool:
         """Neither running nor on the way there."""
-        return self.active in ("failed", "inactive")
+        return self.active in ("failed", "inactive") and not self.queued
 
 
 def unit_state(instance: str) -> UnitState:
     """Ask systemd. Works for a unit that does not exist: systemd calls it inactive."""
-    properties = ("ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainStartTimestampMonotonic")
-    output = _output(["systemctl", "show", unit_name(instance), f"--property={','.join(properties)}"])
+    properties = ("ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainStartTimestamp", "Job")
+    wanted = ["--timestamp=us+utc", f"--property={','.join(properties)}"]
+    output = _output(["systemctl", "show", unit_name(instance), *wanted])
     values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     pid = int(values.get("MainPID") or 0)
-    since_boot = int(values.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
     return UnitState(
         active=values.get("ActiveState", ""),
         sub=values.get("SubState", ""),
         result=values.get("Result", ""),
         main_pid=pid,
         restarts=int(values.get("NRestarts") or 0),
-        started=time.time() - time.monotonic() + since_boot if pid else 0,
+        started=_seconds(values.get("ExecMainStartTimestamp", "")) if pid else 0,
+        queued=values.get("Job", "") not in ("", "0"),
     )
 
 
@@ -92,7 +96,7 @@ def healthy(url: str, timeout: float = 5) -> bool:
     try:
         with _DIRECT.open(f"{url}/health", timeout=timeout):
             return True
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return False
 
 
@@ -105,12 +109,27 @@ def complete(url: str, model: str, prompt: str, tokens: int = 16, timeout: float
     request = urllib.request.Request(  # noqa: S310 # the plan's own http URL
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with _DIRECT.open(request, timeout=timeout) as response:
-        answer = json.load(response)
-    if not isinstance(answer, dict) or not answer.get("choices") or answer.get("usage", {}).get("completion_tokens") != tokens:
-        raise ValueError(f"{url} did not complete {tokens} tokens: {str(answer)[:500]}")
-    return answer
+    try:
+        with _DIRECT.open(request, timeout=timeout) as response:
+            answer: Any = json.load(response)
+    except http.client.HTTPException as problem:
+        raise OSError(f"{url} does not speak HTTP: {problem!r}") from problem
+    match answer:
+        case {"choices": [{"text": str()}, *_], "usage": {"completion_tokens": count}} if count == tokens:
+            completion: dict[str, Any] = answer
+            return completion
+    raise ValueError(f"{url} did not complete {tokens} tokens: {str(answer)[:500]}")
+
+
+def _seconds(timestamp: str) -> float:
+    """Seconds since the epoch of what ``--timestamp=us+utc`` prints: ``Sun 2026-11-29 20:03:13.220012 UTC``."""
+    # As written at the start: the time since boot would move against a file's time whenever the clock is set.
+    if not timestamp:
+        return 0
+    moment = datetime.datetime.strptime(timestamp.partition(" ")[2], "%Y-%m-%d %H:%M:%S.%f %Z")
+    return moment.replace(tzinfo=datetime.UTC).timestamp()
 
 
 def _output(argv: list[str]) -> str:
+    # pylint: disable-next=ansible-bad-function # the core knows no AnsibleModule
     return subprocess.run(argv, text=True, capture_output=True, check=False, errors="replace").stdout

@@ -32,14 +32,18 @@ def judge(report: Mapping[str, Any], lock: str, version: str, cuda: str) -> list
     """
     locked, found = wheels.pins(lock), report["versions"]
     findings = []
-    wrong = [f"{dist} is {found.get(dist, 'absent')}, locked {pin}" for dist, pin in locked.items() if found.get(dist) != pin]
+    wrong = [
+        f"{dist} is {found.get(dist, 'absent')}, locked {pin}" for dist, pin in locked.items() if found.get(dist) != pin
+    ]
     if wrong:
         findings.append(
             Finding("release.versions", "error", "; ".join(wrong[:5]), "Remove the release's folder and run again")
         )
     if found.get("sglang") != version:
         findings.append(
-            Finding("release.sglang", "error", f"SGLang is {found.get('sglang')}, wanted {version}", "Make the lock again")
+            Finding(
+                "release.sglang", "error", f"SGLang is {found.get('sglang')}, wanted {version}", "Make the lock again"
+            )
         )
     if report["torch_cuda"] != cuda:
         findings.append(

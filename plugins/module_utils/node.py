@@ -200,6 +200,7 @@ def python_version(interpreter: str) -> str:
     if os.path.realpath(found) == os.path.realpath(sys.executable):
         return "{}.{}".format(*sys.version_info)
     try:
+        # pylint: disable-next=ansible-bad-function # the core knows no AnsibleModule
         answer = subprocess.run(
             [found, "-I", "-c", "import sys; print('{}.{}'.format(*sys.version_info))"],
             capture_output=True,

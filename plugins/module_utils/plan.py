@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import flags
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.settings import type_of
 
 # The running process carries the plan's digest in this variable, so that a unit newer than its process is noticed.
 DIGEST_VARIABLE = "SGLANG_PLAN_DIGEST"
@@ -82,10 +83,30 @@ def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
     """Judge what the user wrote against the release's flag table and this collection's own promises."""
     findings = flags.check(settings.flags, table)
     for spelling in settings.flags:
-        own = _OWN_FLAGS.get(str(spelling).lstrip("-"))
-        if own:
+        flag = table.get("--" + str(spelling).strip().lstrip("-"))
+        if flag and (own := _OWN_FLAGS.get(flag.name.removeprefix("--"))):
             findings.append(
                 Finding("plan.own_flag", "error", f"{spelling} is given as a flag", f"Use the setting {own} instead")
+            )
+    for name, value in settings.environment.items():
+        if credentials.is_secret(str(name)):
+            findings.append(
+                Finding(
+                    "plan.secret",
+                    "error",
+                    f"{name} in the instance's environment would stand in a unit that everybody on the node can read",
+                    "Put it into a file of mode 0600 and name that by EnvironmentFile= in a drop-in of the unit",
+                    "systemd.exec(5)",
+                )
+            )
+        elif isinstance(value, bool) or not isinstance(value, str | int | float):
+            findings.append(
+                Finding(
+                    "plan.environment",
+                    "error",
+                    f"{name} in the instance's environment is of type {type_of(value)}",
+                    "Give it text or a number; quote it in YAML if the text is meant",
+                )
             )
     if not _is_loopback(settings.host):
         findings.append(
@@ -114,6 +135,7 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "port": settings.port,
         **settings.flags,
     }
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     plan: dict[str, Any] = {
         "name": settings.name,
         "user": settings.user,
@@ -122,7 +144,7 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "jit_cache": settings.jit_cache,
         "model_path": settings.model_path,
         "served_name": settings.served_name,
-        "url": f"http://{settings.host}:{settings.port}",
+        "url": f"http://{host}:{settings.port}",
         "command": [f"{settings.release_path}/bin/python", "-m", "sglang.launch_server"],
         "arguments": flags.arguments(given, table),
         "environment": environment(settings),
@@ -131,6 +153,11 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
     plan["digest"] = hashlib.sha256(content).hexdigest()[:12]
     plan["environment"][DIGEST_VARIABLE] = plan["digest"]
     return plan
+
+
+def as_user(user: str) -> list[str]:
+    """What to put before a command to run it as the unit does: its user, the group of that name, the user's others."""
+    return ["setpriv", "--reuid", user, "--regid", user, "--init-groups"]
 
 
 def _is_loopback(host: str) -> bool:

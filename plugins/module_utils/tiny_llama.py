@@ -14,6 +14,8 @@ import struct
 from array import array
 from pathlib import Path
 
+from ansible_collections.inference.sglang.plugins.module_utils.wheels import write_atomically
+
 VOCABULARY = ("<s>", "</s>", "<pad>")
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 128, 256, 4, 4, 2, 32
@@ -86,7 +88,7 @@ def _safetensors(seed: int, vocabulary: int) -> bytes:
     body = bytearray()
     for name, shape in _shapes(vocabulary).items():
         count = math.prod(shape)
-        data = _bfloat16([1.0] * count if len(shape) == 1 else [generator.gauss(0, 0.08) for _ in range(count)])
+        data = _bfloat16([1.0] * count if len(shape) == 1 else [generator.gauss(0, 0.08) for _number in range(count)])
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
         body += data
     text = json.dumps(header).encode()
@@ -127,7 +129,9 @@ def files(seed: int = 0) -> dict[str, bytes]:
         "pad_token": "<pad>",
         "model_max_length": 2048,
         "clean_up_tokenization_spaces": False,
-        "chat_template": "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:",
+        "chat_template": (
+            "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+        ),
     }
     return {
         "config.json": _json(config),
@@ -139,19 +143,16 @@ def files(seed: int = 0) -> dict[str, bytes]:
 
 
 def write(folder: Path, seed: int = 0) -> None:
-    """Write the model into ``folder``, readable by all. ``config.json`` comes last: without it the folder is no model."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the model into ``folder``, readable by all; ``config.json``, without which it is no model, comes last."""
     content = files(seed)
     for name in sorted(content, key=lambda name: name == "config.json"):
-        path = folder / name
-        path.write_bytes(content[name])
-        path.chmod(0o644)
+        write_atomically(folder / name, content[name])
 
 
 def is_complete(folder: Path, seed: int = 0) -> bool:
-    """Whether ``folder`` holds this model, by the size of every file."""
+    """Whether ``folder`` holds exactly the files of this model."""
     content = files(seed)
-    return all((folder / name).is_file() and (folder / name).stat().st_size == len(data) for name, data in content.items())
+    return all((folder / name).is_file() and (folder / name).read_bytes() == data for name, data in content.items())
 
 
 def _json(value: object) -> bytes:

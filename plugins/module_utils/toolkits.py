@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.inference.sglang.plugins.module_utils import cubins
@@ -46,7 +47,7 @@ def add_link_names(folder: str) -> None:
     cuda_home = home(folder)
     library = cuda_home / "lib"
     links = {cuda_home / "lib64": "lib"}
-    for versioned in library.glob("lib*.so.*"):
+    for versioned in sorted(library.glob("lib*.so.*")):
         links[library / f"{versioned.name.split('.so.')[0]}.so"] = versioned.name
     for link, target in links.items():
         if not link.exists():
@@ -60,12 +61,27 @@ def add_link_names(folder: str) -> None:
 def compile_library(source: str, path: Path, soname: str) -> None:
     """Compile C ``source`` with gcc into the shared library ``path``; InstallError shows the compiler's words."""
     argv = ["gcc", "-shared", "-fPIC", "-w", f"-Wl,-soname,{soname}", "-x", "c", "-", "-o", str(path)]
+    run_tool(argv, f"gcc could not make {path}", source=source)
+
+
+def run_tool(
+    argv: Sequence[str], failure: str, *, source: str = "", environment: Mapping[str, str] | None = None
+) -> str:
+    """Standard output of a compiler or one of its tools, given ``source`` on its standard input.
+
+    Raises InstallError, with ``failure`` and the tool's own words.
+    """
     try:
-        done = subprocess.run(argv, input=source, text=True, capture_output=True, check=False)
+        # pylint: disable-next=ansible-bad-function # no AnsibleModule here, and its run_command adds to the environment
+        done = subprocess.run(
+            argv, input=source, env=environment, text=True, errors="replace", capture_output=True, check=False
+        )
     except FileNotFoundError as missing:
-        raise InstallError("gcc is not installed on the node: add it to uv_packages") from missing
+        remedy = "" if "/" in argv[0] else ": add its package to uv_packages"
+        raise InstallError(f"{failure}: {argv[0]} is not on the node{remedy}") from missing
     if done.returncode != 0:
-        raise InstallError(f"gcc could not make {path}:\n{done.stderr.strip()[-2000:]}")
+        raise InstallError(f"{failure}:\n{done.stderr.strip()[-2000:]}")
+    return done.stdout
 
 
 def compile_probe(folder: str, architecture: str) -> set[int]:
@@ -80,12 +96,8 @@ def compile_probe(folder: str, architecture: str) -> set[int]:
     source.write_text(PROBE, encoding="utf-8")
     code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
     environment = {"PATH": f"{cuda_home}/bin:/usr/local/bin:/usr/bin:/bin", "CUDA_HOME": str(cuda_home)}
-    done = subprocess.run(
-        [cuda_home / "bin" / "nvcc", code, source, "-o", binary],
-        env=environment, text=True, capture_output=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise InstallError(f"nvcc could not compile {source} for {architecture}:\n{done.stderr.strip()[-2000:]}")
+    nvcc = [f"{cuda_home}/bin/nvcc", code, str(source), "-o", str(binary)]
+    run_tool(nvcc, f"nvcc could not compile {source} for {architecture}", environment=environment)
     held = cubins.architectures(binary.read_bytes())
     wanted = int(re.sub(r"\D", "", architecture))
     if wanted not in held:

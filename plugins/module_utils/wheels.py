@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ Runner = Callable[[list[str], Mapping[str, str]], tuple[int, str, str]]
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 
 MANIFEST = "manifest.json"
 
@@ -40,7 +43,8 @@ def pins(lock: str) -> dict[str, str]:
 
 def digest(lock: str) -> str:
     """Eight hex digits that change with any version or hash of the lock, and with nothing else."""
-    content = [f"{name}=={version}" for name, version in sorted(pins(lock).items())] + sorted(_HASH.findall(lock))
+    hashes = sorted(_HASH.findall(_COMMENT.sub("", lock)))
+    content = [f"{name}=={version}" for name, version in sorted(pins(lock).items())] + hashes
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:8]
 
 
@@ -49,13 +53,18 @@ def cache_marker(cache: str, lock: str) -> Path:
     return Path(cache) / "inference.sglang" / digest(lock)
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a whole file or nothing: readers never see half of it, and a killed writer leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.chmod(mode)
-    os.replace(temporary, path)
+    # A new file of a name that cannot be foreseen: some folders belong to the service user, who could lay a link there.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            os.fchmod(stream.fileno(), mode)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def read_manifest(folder: str) -> dict[str, Any] | None:
@@ -72,34 +81,55 @@ def write_manifest(folder: str, manifest: Mapping[str, Any]) -> None:
     write_atomically(Path(folder) / MANIFEST, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
 
 
+def report(output: str) -> dict[str, Any]:
+    """The JSON object that a program printed on its last such line; libraries may print around it.
+
+    Raises InstallError when there is none.
+    """
+    for line in reversed(output.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    raise InstallError(f"No report was printed, but:\n{output.strip()[-2000:] or '(nothing)'}")
+
+
 class Installer:
     """uv with its cache. Cache and targets belong on one mount: then files are hard links and cost no space.
 
     ``environment`` is added to uv's: indexes, proxies and certificates of the site (``UV_DEFAULT_INDEX``, …).
     """
 
-    def __init__(self, uv: str, cache: str, environment: Mapping[str, str], run: Runner) -> None:
+    def __init__(self, uv: str, cache: str, environment: Mapping[str, object], run: Runner) -> None:
         self._uv = uv
         self._run = run
         self._cache = cache
         # UV_SYSTEM_CERTS: uv's own list does not know the certificates of a site's proxy.
-        self._environment = {"UV_CACHE_DIR": cache, "UV_SYSTEM_CERTS": "1", "UV_NO_PROGRESS": "1", **environment}
+        own = {"UV_CACHE_DIR": cache, "UV_SYSTEM_CERTS": "1", "UV_NO_PROGRESS": "1"}
+        self._environment = {**own, **{name: str(value) for name, value in environment.items()}}
 
     def _call(self, *arguments: str) -> None:
         argv = [self._uv, *arguments]
-        status, _output, error = self._run(argv, self._environment)
+        try:
+            status, _output, error = self._run(argv, self._environment)
+        except OSError as problem:
+            raise InstallError(f"{self._uv} cannot be run ({problem.strerror}): run the uv role first") from problem
         if status != 0:
             raise InstallError(f"`{' '.join(argv)}` failed with {status}:\n{error.strip()[-2000:]}")
 
     def _with_lock(self, lock: str, folder: str, command: str, *arguments: str) -> None:
         path = Path(folder) / "lock.txt"
         write_atomically(path, lock)
+        _forget_half_installed(Path(folder))
         self._call("pip", command, "--require-hashes", "--no-build", *arguments, str(path))
         write_atomically(cache_marker(self._cache, lock), "")
 
     def install_environment(self, lock: str, folder: str, python: str) -> None:
         """Make ``folder`` a virtual environment of ``python`` that holds exactly the lock. Resumes what was begun."""
-        if not (Path(folder) / "bin" / "python").exists():
+        # Without pyvenv.cfg, which is written last, uv would take bin/python for the system's own environment.
+        if not all((Path(folder) / name).exists() for name in ("bin/python", "pyvenv.cfg")):
             self._call("venv", "--python", python, "--no-python-downloads", "--allow-existing", folder)
         self._with_lock(lock, folder, "sync", "--python", str(Path(folder) / "bin" / "python"))
 
@@ -107,3 +137,14 @@ class Installer:
         """Unpack the lock's wheels into ``folder``, without an environment around them."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._with_lock(lock, folder, "install", "--python", python, "--target", folder, "--no-deps", "--requirements")
+
+
+def _forget_half_installed(folder: Path) -> None:
+    """Make uv install again what it was killed at: METADATA, by which it knows a distribution, comes before the files.
+
+    INSTALLER comes after them (uv 0.13.9).
+    """
+    for layout in ("*.dist-info", "lib/python*/site-packages/*.dist-info"):
+        for information in folder.glob(layout):
+            if not (information / "INSTALLER").exists():
+                shutil.rmtree(information)

@@ -49,7 +49,7 @@ options:
     type: path
     default: /usr/bin/python3
   environment:
-    description: Environment for uv, such as E(UV_DEFAULT_INDEX) or a proxy.
+    description: Environment for uv, such as E(UV_DEFAULT_INDEX) or a proxy. Never logged.
     type: dict
     default: {}
 """
@@ -85,8 +85,10 @@ manifest:
       type: dict
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import toolkits, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, toolkits, wheels
 
 
 def install(module: AnsibleModule) -> dict:
@@ -94,7 +96,9 @@ def install(module: AnsibleModule) -> dict:
     path, lock, architecture = (module.params[name] for name in ("path", "lock", "architecture"))
 
     def run(argv, environment):
-        return module.run_command(argv, environ_update=dict(environment))
+        return module.run_command(
+            argv, environ_update=dict(environment), expand_user_and_vars=False, handle_exceptions=False
+        )
 
     installer = wheels.Installer(module.params["uv"], module.params["cache_path"], module.params["environment"], run)
     installer.install_folder(lock, path, module.params["python"])
@@ -118,17 +122,20 @@ def main():
             "uv": {"type": "path", "required": True},
             "cache_path": {"type": "path", "required": True},
             "python": {"type": "path", "default": "/usr/bin/python3"},
-            "environment": {"type": "dict", "default": {}},
+            "environment": {"type": "dict", "default": {}, "no_log": True},
         },
         supports_check_mode=True,
     )
+    # no_log keeps the argument out of logs. In results it would blank every "1" that the environment holds as well.
+    module.no_log_values = credentials.secrets(module.params["environment"])
+    os.umask(0o022)  # the service user is to read what root installs
     path, lock, architecture = (module.params[name] for name in ("path", "lock", "architecture"))
     manifest = wheels.read_manifest(path) or {}
     changed = manifest.get("lock") != wheels.digest(lock) or architecture not in manifest.get("architectures", {})
     if changed and not module.check_mode:
         try:
             manifest = install(module)
-        except wheels.InstallError as failure:
+        except (wheels.InstallError, OSError) as failure:
             module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, cuda_home=str(toolkits.home(path)), manifest=manifest)
 

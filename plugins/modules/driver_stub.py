@@ -52,6 +52,7 @@ path:
   type: str
 """
 
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -72,9 +73,10 @@ def main():
         module.fail_json(msg=str(driver_stub.refuse_driver(sign)))
     changed = not (folder / "libcuda.so.1").exists()
     if changed and not module.check_mode:
+        os.umask(0o022)  # the service user is to read what root writes
         try:
             driver_stub.build(installs.site_packages(release, module.params["python_version"]), folder)
-        except wheels.InstallError as failure:
+        except (wheels.InstallError, OSError) as failure:
             module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, path=str(folder))
 

@@ -79,38 +79,43 @@ libraries:
   type: dict
 """
 
-import json
+import os
 import re
 import shutil
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import cubins, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import cubins, plan, wheels
 
 
 def build(module: AnsibleModule, missing: list[str]) -> dict:
-    """Compile the missing modules and judge their libraries; fails the module where one is wrong."""
+    """Compile the missing modules and judge their libraries. Raises InstallError where one is wrong."""
     parameters = module.params
     cache = Path(parameters["cache_path"])
     cache.mkdir(parents=True, exist_ok=True)
-    shutil.chown(cache, parameters["user"], parameters["user"])
+    try:
+        shutil.chown(cache, parameters["user"], parameters["user"])
+    except LookupError as unknown:
+        raise wheels.InstallError(f"{unknown}: the sglang role makes the user, with a group of its name") from unknown
     python = f"{parameters['release_path']}/bin/python"
-    as_user = ["setpriv", "--reuid", parameters["user"], "--regid", parameters["user"], "--clear-groups"]
     status, output, error = module.run_command(
-        [*as_user, python, "-", *missing],
+        [*plan.as_user(parameters["user"]), python, "-", *missing],
+        expand_user_and_vars=False,
         data=parameters["build_script"],
         environ_update={name: str(value) for name, value in parameters["environment"].items()},
         cwd=str(cache),
     )
     if status != 0:
-        module.fail_json(msg=f"FlashInfer could not compile {', '.join(missing)}:\n{(output + error).strip()[-3000:]}")
-    report = json.loads(output.splitlines()[-1])
+        words = (output + error).strip()[-3000:]
+        raise wheels.InstallError(f"FlashInfer could not compile {', '.join(missing)}:\n{words}")
     wanted = {int(re.sub(r"\D", "", item)) for item in parameters["architectures"].split()}
     libraries = {}
-    for name, path in report["libraries"].items():
+    for name, path in wheels.report(output)["libraries"].items():
         held = cubins.architectures(Path(path).read_bytes())
         if not wanted <= held:
-            module.fail_json(msg=f"{path} holds code for {sorted(held)}, not for {sorted(wanted)}: check cuda_toolkit_home")
+            raise wheels.InstallError(
+                f"{path} holds code for {sorted(held)}, not for {sorted(wanted)}: check cuda_toolkit_home"
+            )
         libraries[name] = {"path": path, "architectures": sorted(held)}
     return libraries
 
@@ -133,8 +138,11 @@ def main():
     release = wheels.read_manifest(parameters["release_path"])
     if release is None and not module.check_mode:
         module.fail_json(msg=f"No complete release lies in {parameters['release_path']}: run the sglang role first")
-    if release is not None and (found := release["versions"].get("flashinfer-python")) != parameters["version"]:
-        module.fail_json(msg=f"FlashInfer is {found}, the release table says {parameters['version']}: make the lock again")
+    found = release["versions"].get("flashinfer-python") if release else parameters["version"]
+    if found != parameters["version"]:
+        module.fail_json(
+            msg=f"FlashInfer is {found}, the release table says {parameters['version']}: make the lock again"
+        )
     cache = wheels.read_manifest(parameters["cache_path"]) or {}
     libraries = {
         name: library
@@ -143,7 +151,11 @@ def main():
     }
     missing = [name for name in parameters["modules"] if name not in libraries]
     if missing and not module.check_mode:
-        libraries.update(build(module, missing))
+        os.umask(0o022)  # whatever it is for root
+        try:
+            libraries.update(build(module, missing))
+        except (wheels.InstallError, OSError) as failure:
+            module.fail_json(msg=str(failure))
         wheels.write_manifest(
             parameters["cache_path"], {"built_for": parameters["architectures"], "libraries": libraries}
         )

@@ -8,9 +8,10 @@ DOCUMENTATION = r"""
 module: launch_check
 short_description: Check that an instance would start, before anything is stopped
 description:
-  - As the service user and in the unit's environment, reads the model's files and gives the flags to the release's own parser.
-  - A plan that was checked before (its digest is in O(checked)) is not checked again. Without an installed release, as in check
-    mode on a bare node, there is nothing to check.
+  - As the service user and in the unit's environment, reads the model's files and gives the flags to the release's own
+    parser.
+  - A plan that was checked before (its digest is in O(checked)) is not checked again. In check mode, a release or model
+    that is not there yet cannot be checked.
 author:
   - The inference.sglang contributors (@inference-sglang)
 attributes:
@@ -58,13 +59,14 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import wheels
+from ansible_collections.inference.sglang.plugins.module_utils.plan import as_user
 
 
 def last_checked(path: str) -> str:
     """Digest of the plan in a file; empty when there is none."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))["digest"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
@@ -80,14 +82,15 @@ def main():
     plan = module.params["plan"]
     if last_checked(module.params["checked"]) == plan["digest"]:
         module.exit_json(changed=False, checked=False)
-    if wheels.read_manifest(plan["release_path"]) is None:
-        if module.check_mode:
-            module.exit_json(changed=False, checked=False)
+    release = wheels.read_manifest(plan["release_path"])
+    if module.check_mode and (release is None or not Path(plan["model_path"]).exists()):
+        module.exit_json(changed=False, checked=False)
+    if release is None:
         module.fail_json(msg=f"No complete release lies in {plan['release_path']}: run the sglang role first")
     flags = [str(word) for argument in plan["arguments"] for word in argument]
     status, output, error = module.run_command(
-        ["setpriv", "--reuid", plan["user"], "--regid", plan["user"], "--clear-groups"]
-        + [plan["command"][0], "-", plan["model_path"], *flags],
+        [*as_user(plan["user"]), plan["command"][0], "-", plan["model_path"], *flags],
+        expand_user_and_vars=False,
         data=module.params["check_script"],
         environ_update={name: str(value) for name, value in plan["environment"].items()},
         cwd="/",

@@ -36,7 +36,8 @@ options:
   state:
     description:
       - V(compared) changes nothing.
-      - V(restarted) makes systemd read the unit again, forgets earlier failures, and starts the instance without waiting for it.
+      - V(restarted) makes systemd read the unit again, forgets earlier failures, and starts the instance without
+        waiting for it.
     type: str
     choices:
       - compared

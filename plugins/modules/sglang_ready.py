@@ -8,9 +8,10 @@ DOCUMENTATION = r"""
 module: sglang_ready
 short_description: Wait until an instance answers, and show what it does meanwhile
 description:
-  - Waits until the instance is healthy, and completes one text with it. While it waits, a line on the screen says what the
-    journal's last line was.
-  - Fails as soon as systemd gives the unit up, when the time is over, or when the answer is no completion, and shows the journal.
+  - Waits until the instance is healthy, and completes one text with it. While it waits, a line on the screen says what
+    the engine's last line in the journal was.
+  - Fails as soon as systemd gives the unit up, when the time is over, or when the answer is no completion, and shows
+    the journal.
   - In check mode it does nothing.
 author:
   - The inference.sglang contributors (@inference-sglang)
@@ -81,6 +82,19 @@ waited:
   description: Seconds until it was healthy.
   returned: success
   type: float
+over:
+  description: Whether systemd gave it up, or started it again more often than O(restarts).
+  returned: outside check mode
+  type: bool
+state:
+  description: What systemd says of the unit, as one line.
+  returned: outside check mode
+  type: str
+journal:
+  description: The last lines of its journal.
+  returned: outside check mode
+  type: list
+  elements: str
 """
 
 import time
@@ -108,14 +122,15 @@ def main():
     began = time.monotonic()
     while True:
         unit = health.unit_state(parameters["name"])
+        over = unit.over or unit.restarts > parameters["restarts"]
         ready = not unit.over and health.healthy(parameters["url"])
-        if ready or unit.over or unit.restarts > parameters["restarts"] or time.monotonic() - began > parameters["poll"]:
+        if ready or over or time.monotonic() - began > parameters["poll"]:
             break
         time.sleep(0.5)
     result = {
         "changed": False,
         "ready": ready,
-        "over": unit.over or unit.restarts > parameters["restarts"],
+        "over": over,
         "state": f"{unit.active} ({unit.sub}), {unit.restarts} restarts, last result {unit.result}",
         "waited": round(time.monotonic() - began, 1),
         "journal": health.journal(parameters["name"], 1 if ready else 40),

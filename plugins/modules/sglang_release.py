@@ -66,7 +66,7 @@ options:
     type: path
     required: true
   environment:
-    description: Environment for uv, such as E(UV_DEFAULT_INDEX) or a proxy.
+    description: Environment for uv, such as E(UV_DEFAULT_INDEX) or a proxy. Never logged.
     type: dict
     default: {}
 """
@@ -118,11 +118,11 @@ manifest:
       elements: dict
 """
 
-import json
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import installs, patches, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, installs, patches, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_text, errors
 
 
@@ -145,15 +145,19 @@ def install(module: AnsibleModule) -> dict:
     path, lock, version = (module.params[name] for name in ("path", "lock", "version"))
 
     def run(argv, environment):
-        return module.run_command(argv, environ_update=dict(environment))
+        return module.run_command(
+            argv, environ_update=dict(environment), expand_user_and_vars=False, handle_exceptions=False
+        )
 
     installer = wheels.Installer(module.params["uv"], module.params["cache_path"], module.params["environment"], run)
     installer.install_environment(lock, path, module.params["python"])
     states = apply_patches(module)
-    status, output, error = module.run_command([f"{path}/bin/python", "-c", module.params["import_script"]])
+    status, output, error = module.run_command(
+        [f"{path}/bin/python", "-c", module.params["import_script"]], expand_user_and_vars=False
+    )
     if status != 0:
         raise wheels.InstallError(f"SGLang {version} in {path} does not import:\n{error.strip()[-2000:]}")
-    report = json.loads(output.splitlines()[-1])
+    report = wheels.report(output)
     if findings := errors(installs.judge(report, lock, version, module.params["cuda"])):
         raise wheels.InstallError(as_text(findings))
     manifest = {
@@ -182,16 +186,22 @@ def main():
             "import_script": {"type": "str", "required": True},
             "uv": {"type": "path", "required": True},
             "cache_path": {"type": "path", "required": True},
-            "environment": {"type": "dict", "default": {}},
+            "environment": {"type": "dict", "default": {}, "no_log": True},
         },
         supports_check_mode=True,
     )
+    # no_log keeps the argument out of logs. In results it would blank every "1" that the environment holds as well.
+    module.no_log_values = credentials.secrets(module.params["environment"])
+    os.umask(0o022)  # the service user is to read what root installs
     manifest = wheels.read_manifest(module.params["path"])
     changed = manifest is None
+    if manifest is not None and manifest.get("version") != module.params["version"]:
+        held = f"{module.params['path']} holds SGLang {manifest.get('version')}, not {module.params['version']}"
+        module.fail_json(msg=f"{held}, and an installed release is never changed: name another folder")
     if changed and not module.check_mode:
         try:
             manifest = install(module)
-        except (wheels.InstallError, patches.DefinitionError) as failure:
+        except (wheels.InstallError, patches.DefinitionError, OSError) as failure:
             module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, path=module.params["path"], manifest=manifest or {})
 

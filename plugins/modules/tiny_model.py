@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: tiny_model
 short_description: Make a tiny Llama of random weights
 description:
-  - Writes a model folder of 1 MB in Hugging Face's layout, with four layers and a tokenizer of one token a byte, so that
-    a node without a registry can load, serve and answer for real. The model says nothing sensible.
+  - Writes a model folder of 1 MB in Hugging Face's layout, with four layers and a tokenizer of one token a byte, so
+    that a node without a registry can load, serve and answer for real. The model says nothing sensible.
 author:
   - The inference.sglang contributors (@inference-sglang)
 attributes:
@@ -46,6 +46,7 @@ path:
   type: str
 """
 
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -60,7 +61,11 @@ def main():
     folder, seed = Path(module.params["path"]), module.params["seed"]
     changed = not tiny_llama.is_complete(folder, seed)
     if changed and not module.check_mode:
-        tiny_llama.write(folder, seed)
+        os.umask(0o022)  # the service user is to read what root writes
+        try:
+            tiny_llama.write(folder, seed)
+        except OSError as failure:
+            module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, path=str(folder))
 
 

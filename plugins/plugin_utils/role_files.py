@@ -32,17 +32,16 @@ def toolkit_lock(version: str) -> str:
 
 def patch_definitions(chosen: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The definitions of patches given by the id of a shipped one, or as a definition of the user's own."""
-    folder = _ROLES / "sglang" / "files" / "patches"
+    shipped = {path.stem: path for path in (_ROLES / "sglang" / "files" / "patches").glob("*.yml")}
     definitions = []
     for patch in chosen:
         if isinstance(patch, Mapping):
             definitions.append(dict(patch))
             continue
-        path = folder / f"{patch}.yml"
-        if not path.is_file():
-            known = ", ".join(sorted(file.stem for file in folder.glob("*.yml")))
+        if patch not in shipped:
+            known = ", ".join(sorted(shipped))
             raise ValueError(f"There is no patch {patch}. Use one of: {known}, or write the definition itself")
-        definitions.append(yaml.safe_load(path.read_text(encoding="utf-8")))
+        definitions.append(yaml.safe_load(shipped[patch].read_text(encoding="utf-8")))
     for definition in definitions:
         patches.from_mapping(definition)
     return definitions

@@ -1,6 +1,6 @@
 # Copyright: The inference.sglang contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One command from nothing to an answering SGLang: ``script/demo``, and ``script/demo stop`` to remove the node again."""
+"""From nothing to an answering SGLang: ``script/demo``; ``script/demo stop`` removes the node again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INVENTORY = ROOT / "inventories" / "local"
 PROMPT = "The quick brown fox"
 
 INTRODUCTION = f"""\
-This boots one Debian node (a container with a real systemd) on this machine and installs SGLang in it, as on a GPU node:
+This boots a Debian node (a container with a real systemd) on this machine and installs SGLang in it, as on a GPU node:
   - Debian packages here, if missing: {" ".join(nodes.PACKAGES)}
   - a Python environment with ansible-core in {STATE.relative_to(ROOT)}/
   - in the node: CUDA 13.0, SGLang 0.5.12.post1, FlashInfer, a tiny model, the service sglang-tiny
-About 10 GB of wheels are fetched once and kept in /var/cache/inference.sglang (INFERENCE_SGLANG_STORE names another place).
+About 10 GB of wheels are fetched once and kept in /var/cache/inference.sglang, or where INFERENCE_SGLANG_STORE says.
 """
 
 
@@ -52,7 +52,7 @@ def start() -> None:
 
 def hosts(venv: Path) -> dict[str, dict[str, str]]:
     """Host -> its variables, as Ansible sees them."""
-    argv = [venv / "bin" / "ansible-inventory", "--inventory", INVENTORY, "--list"]
+    argv = [f"{venv}/bin/ansible-inventory", "--inventory", str(INVENTORY), "--list"]
     listed = subprocess.run(argv, check=True, capture_output=True, text=True, env=clean_environment(venv), cwd=ROOT)
     variables: dict[str, dict[str, str]] = json.loads(listed.stdout)["_meta"]["hostvars"]
     return variables
@@ -61,7 +61,8 @@ def hosts(venv: Path) -> dict[str, dict[str, str]]:
 def ssh_arguments(variables: dict[str, str]) -> list[str]:
     """How to reach the node of script/demo by hand."""
     state = STATE / "nodes" / "demo"
-    return ["-i", f"{state}/id_ed25519", "-o", f"UserKnownHostsFile={state}/known_hosts", f"root@{variables['ansible_host']}"]
+    known = f"UserKnownHostsFile={state}/known_hosts"
+    return ["-i", f"{state}/id_ed25519", "-o", known, f"root@{variables['ansible_host']}"]
 
 
 def ssh(host: str, variables: dict[str, str], command: str) -> str:

@@ -31,7 +31,7 @@ def resolve(requirements: list[str], constraints: list[str], python: str, exclud
         wanted.write_text("\n".join(requirements) + "\n")
         limits.write_text("\n".join(constraints) + "\n")
         excluded.write_text("\n".join(excludes) + "\n")
-        options = ["--constraints", limits, "--excludes", excluded, "--python-version", python]
+        options: list[str | Path] = ["--constraints", limits, "--excludes", excluded, "--python-version", python]
         options += ["--python-platform", releases.PLATFORM, "--only-binary", ":all:"]
         options += ["--format", "pylock.toml", "--output-file", result]
         subprocess.run([uv, "pip", "compile", "--quiet", wanted, *options], check=True)

@@ -27,7 +27,8 @@ import nodes
 from project import PYTHON_MINOR, ROOT, STATE, clean_environment, environment, require_packages, run
 
 COLLECTION = "inference.sglang"
-CORE = "ansible_collections.inference.sglang.plugins.module_utils"
+PLUGINS = "ansible_collections.inference.sglang.plugins"
+TYPED = ("module_utils", "plugin_utils", "filter", "action")
 MOST_TASKS = 45
 FULL_RESULT = ROOT / "docs" / "test-results.md"
 
@@ -73,7 +74,7 @@ def style() -> None:
     require_packages("shellcheck")
     tool("ruff", "check")
     tool("ruff", "format", "--check")
-    tool("mypy", "-p", CORE)
+    tool("mypy", *(word for name in TYPED for word in ("-p", f"{PLUGINS}.{name}")))
     tool("mypy", "script/lib", env={"MYPYPATH": "script/lib"})
     run(["shellcheck", *bash_scripts()])
 

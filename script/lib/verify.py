@@ -14,7 +14,7 @@ from project import environment
 def main(arguments: list[str]) -> None:
     """Run playbooks/verify.yml against the inventory."""
     if not arguments or not Path(arguments[0]).exists():
-        raise SystemExit("usage: script/verify INVENTORY [arguments of ansible-playbook]; see inventories/ for examples")
+        raise SystemExit("usage: script/verify INVENTORY [argument of ansible-playbook…]; inventories/ has examples")
     nodes.playbook(environment("controller"), Path(arguments[0]).resolve(), "playbooks/verify.yml", *arguments[1:])
 
 

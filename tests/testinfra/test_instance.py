@@ -51,6 +51,8 @@ def test_unit_is_hardened(host, plan, unit, fact):
     assert unit["ProtectSystem"] == "strict"
     assert unit["ProtectHome"] == "yes"
     assert unit["PrivateTmp"] == "yes"
+    assert unit["DevicePolicy"] == "auto"  # any other closes the devices of the GPUs
+    assert "DeviceAllow" not in unit
     assert "CapabilityBoundingSet" not in unit  # systemctl leaves out what is empty
     fact("runs as", unit["User"])
 

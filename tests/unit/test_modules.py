@@ -1,0 +1,523 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The modules of the main job, run for real with small programs in place of uv, nvcc, systemctl and the engine."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import http.server
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.sglang.plugins.module_utils import driver_stub as stub
+from ansible_collections.inference.sglang.plugins.module_utils import tiny_llama, toolkits, wheels
+from ansible_collections.inference.sglang.plugins.modules import (
+    cuda_toolkit,
+    driver_stub,
+    flashinfer_cache,
+    launch_check,
+    sglang_instance,
+    sglang_ready,
+    sglang_release,
+    tiny_model,
+)
+
+Run = Callable[..., dict[str, Any]]
+LOCK = f"sglang==0.5.1 --hash=sha256:{'a' * 64}\nflashinfer-python==0.6.11 --hash=sha256:{'b' * 64}\n"
+USER = getpass.getuser()
+
+
+@pytest.fixture(autouse=True)
+def umask():
+    """The modules set their process's umask; root's own is strict here."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Call a module's main with these arguments; its result."""
+
+    def call(module: ModuleType, check: bool = False, **arguments: object) -> dict[str, Any]:
+        with patch_module_args(arguments | {"_ansible_check_mode": check}), pytest.raises(SystemExit):
+            module.main()
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a shell script on the PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def write(name: str, script: str) -> Path:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+        return folder / name
+
+    return write
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def snapshot(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def fat_binary(architecture: int) -> bytes:
+    entry = toolkits.cubins._ENTRY.pack(toolkits.cubins._ELF, 0, 40, 0, 0, 0, 0, 0, architecture).ljust(40, b"\0")
+    return toolkits.cubins._FATBIN.pack(0xBA55ED50, 1, toolkits.cubins._FATBIN.size, len(entry)) + entry
+
+
+# cuda_toolkit
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, program, monkeypatch) -> dict[str, object]:
+    """Arguments of cuda_toolkit. Its uv unpacks a compiler that copies a prepared binary."""
+    (tmp_path / "binary").write_bytes(fat_binary(120))
+    uv = program(
+        "uv",
+        f"""echo "$UV_DEFAULT_INDEX $UV_HTTP_TIMEOUT" >> {tmp_path}/uv.log
+        home={tmp_path}/toolkit/nvidia/cu13; mkdir -p $home/bin $home/lib
+        printf '#!/bin/sh\\ncp {tmp_path}/binary "$4"\\n' > $home/bin/nvcc; chmod +x $home/bin/nvcc""",
+    )
+    monkeypatch.setattr(toolkits, "compile_library", lambda _source, path, _soname: path.touch())
+    return {
+        "path": str(tmp_path / "toolkit"),
+        "lock": LOCK,
+        "uv": str(uv),
+        "cache_path": str(tmp_path / "cache"),
+        "environment": {"UV_DEFAULT_INDEX": "https://joe:hunter2@mirror.example/simple", "UV_HTTP_TIMEOUT": 1},
+    }
+
+
+def test_a_toolkit_is_installed_once(run, toolkit, tmp_path):
+    before = snapshot(tmp_path)
+    foretold = run(cuda_toolkit, check=True, **toolkit)
+    assert (foretold["changed"], foretold["manifest"]) == (True, {})
+    assert snapshot(tmp_path) == before
+    first = run(cuda_toolkit, **toolkit)
+    assert (first["changed"], first["cuda_home"]) == (True, f"{tmp_path}/toolkit/nvidia/cu13")
+    assert first["manifest"] == wheels.read_manifest(str(tmp_path / "toolkit"))
+    assert first["manifest"]["architectures"] == {"120f": [120]}
+    assert first["manifest"]["versions"]["sglang"] == "0.5.1", "a timeout of 1 blanks no other 1"
+    assert mode(tmp_path / "toolkit") == 0o755
+    again = run(cuda_toolkit, **toolkit)
+    assert (again["changed"], again["manifest"]) == (False, first["manifest"])
+    assert run(cuda_toolkit, **toolkit | {"lock": LOCK.replace("0.5.1", "0.5.2")})["changed"] is True
+
+
+def test_uv_is_given_its_environment_and_nobody_else(run, toolkit, tmp_path):
+    shown = json.dumps(run(cuda_toolkit, **toolkit))
+    assert (tmp_path / "uv.log").read_text() == "https://joe:hunter2@mirror.example/simple 1\n"
+    assert "hunter2" not in shown
+    assert "hunter2" not in (tmp_path / "toolkit/manifest.json").read_text()
+
+
+def test_a_toolkit_that_proves_nothing_is_not_installed(run, toolkit, tmp_path):
+    (tmp_path / "binary").write_bytes(b"")
+    failed = run(cuda_toolkit, **toolkit)
+    assert failed["failed"] is True
+    assert "no architecture" in failed["msg"]
+    assert wheels.read_manifest(str(tmp_path / "toolkit")) is None
+    (tmp_path / "binary").write_bytes(fat_binary(120))
+    assert run(cuda_toolkit, **toolkit)["changed"] is True
+
+
+@pytest.mark.parametrize("module", [cuda_toolkit, sglang_release])
+def test_a_missing_uv_is_told(run, toolkit, module):
+    more = {"version": "0.5.1", "cuda": "13.0", "python_version": "3.11", "import_script": ""}
+    given = toolkit | (more if module is sglang_release else {})
+    failed = run(module, **given | {"uv": "/nowhere/uv"})
+    assert failed["msg"] == "/nowhere/uv cannot be run (No such file or directory): run the uv role first"
+
+
+def test_a_folder_that_cannot_be_written_is_told(run, toolkit, tmp_path):
+    (tmp_path / "toolkit").write_text("a file")
+    failed = run(cuda_toolkit, **toolkit)
+    assert str(tmp_path / "toolkit") in failed["msg"]
+    assert "exception" not in failed
+
+
+# sglang_release
+
+REPORT = {
+    "torch_cuda": "13.0",
+    "flags": 3,
+    "python_header": True,
+    "versions": {"sglang": "0.5.1", "flashinfer-python": "0.6.11"},
+}
+
+
+@pytest.fixture
+def release(tmp_path: Path, program) -> dict[str, object]:
+    """Arguments of sglang_release. Its uv makes an environment whose interpreter is this one."""
+    folder = tmp_path / "release"
+    uv = program(
+        "uv",
+        f"""mkdir -p {folder}/bin; touch {folder}/pyvenv.cfg
+        printf '#!/bin/sh\\nexec {sys.executable} "$@"\\n' > {folder}/bin/python; chmod +x {folder}/bin/python""",
+    )
+    return {
+        "version": "0.5.1",
+        "path": str(folder),
+        "lock": LOCK,
+        "cuda": "13.0",
+        "python_version": "3.11",
+        "import_script": f"import json; print('a library says hello'); print(json.dumps({REPORT})); print('$HOME')",
+        "uv": str(uv),
+        "cache_path": str(tmp_path / "cache"),
+    }
+
+
+def test_a_release_is_installed_once(run, release, tmp_path):
+    before = snapshot(tmp_path)
+    assert run(sglang_release, check=True, **release)["changed"] is True
+    assert snapshot(tmp_path) == before
+    first = run(sglang_release, **release)
+    assert (first["changed"], first["manifest"]["versions"]) == (True, REPORT["versions"])
+    assert first["manifest"] == wheels.read_manifest(str(tmp_path / "release"))
+    assert mode(tmp_path / "release/bin") == 0o755
+    again = run(sglang_release, **release | {"import_script": "raise SystemExit('not run')"})
+    assert (again["changed"], again["manifest"]) == (False, first["manifest"])
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("raise ImportError('libcuda.so.1')", "does not import:\nTraceback"),
+        ("", "No report was printed"),
+        ("print('{\"half\": ')", 'No report was printed, but:\n{"half":'),
+        (f"print({json.dumps(json.dumps(REPORT | {'torch_cuda': '12.8'}))})", "release.cuda"),
+    ],
+)
+def test_a_release_that_is_not_as_promised_is_not_complete(run, release, tmp_path, script, words):
+    failed = run(sglang_release, **release | {"import_script": script})
+    assert failed["failed"] is True
+    assert words in failed["msg"]
+    assert wheels.read_manifest(str(tmp_path / "release")) is None
+    assert run(sglang_release, **release)["changed"] is True
+
+
+def test_a_bad_patch_fails_with_the_finding(run, release):
+    failed = run(sglang_release, **release | {"patches": [{"id": "raise-limit"}]})
+    assert "patch.key_missing" in failed["msg"]
+
+
+def test_a_folder_of_another_release_is_not_taken_for_this_one(run, release, tmp_path):
+    wheels.write_manifest(str(tmp_path / "release"), {"version": "0.5.0", "lock": "12345678"})
+    failed = run(sglang_release, **release)
+    assert failed["msg"].startswith(f"{tmp_path}/release holds SGLang 0.5.0, not 0.5.1")
+
+
+# flashinfer_cache and launch_check
+
+# Drops what only root may do, and keeps what it was asked for.
+SETPRIV = 'echo "$1 $2 $3 $4 $5" > "$(dirname "$0")/setpriv.log"; shift 5; exec "$@"'
+
+
+@pytest.fixture
+def user(program, monkeypatch) -> str:
+    """The user of the tests in place of the service user."""
+    program("setpriv", SETPRIV)
+    monkeypatch.setattr(flashinfer_cache.shutil, "chown", lambda _path, _user, _group: None)
+    return USER
+
+
+@pytest.fixture
+def cache(tmp_path: Path, user: str) -> dict[str, object]:
+    """Arguments of flashinfer_cache, whose script writes the library norm.so."""
+    folder, built = tmp_path / "release", tmp_path / "cache"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").symlink_to(sys.executable)
+    wheels.write_manifest(str(folder), {"versions": REPORT["versions"]})
+    script = f"""
+import json, os, sys
+open("norm.so", "wb").write({fat_binary(120)!r})
+libraries = dict.fromkeys(sys.argv[1:], os.getcwd() + "/norm.so")
+print(json.dumps({{"libraries": libraries, "cuda": os.environ["CUDA_HOME"]}}))
+"""
+    return {
+        "release_path": str(folder),
+        "cache_path": str(built),
+        "modules": ["norm"],
+        "architectures": "12.0f",
+        "version": "0.6.11",
+        "environment": {"CUDA_HOME": "/t", "OMP_NUM_THREADS": 1},
+        "user": user,
+        "build_script": script,
+    }
+
+
+def test_kernels_are_compiled_once(run, cache, tmp_path):
+    assert run(flashinfer_cache, check=True, **cache) == run(flashinfer_cache, check=True, **cache)
+    assert not (tmp_path / "cache").exists()
+    first = run(flashinfer_cache, **cache)
+    library = {"path": f"{tmp_path}/cache/norm.so", "architectures": [120]}
+    assert (first["changed"], first["libraries"]) == (True, {"norm": library})
+    assert mode(tmp_path / "cache") == 0o755
+    assert (tmp_path / "programs/setpriv.log").read_text() == f"--reuid {USER} --regid {USER} --init-groups\n"
+    assert run(flashinfer_cache, **cache)["changed"] is False
+    (tmp_path / "cache/norm.so").unlink()
+    assert run(flashinfer_cache, **cache)["changed"] is True
+
+
+def test_kernels_of_another_architecture_are_compiled_again(run, cache, tmp_path):
+    run(flashinfer_cache, **cache)
+    failed = run(flashinfer_cache, **cache | {"architectures": "9.0a 12.0f"})
+    assert f"{tmp_path}/cache/norm.so holds code for [120], not for [90, 120]" in failed["msg"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"build_script": "import sys; print('half'); sys.exit('no compiler')"}, "compile norm:\nhalf\nno compiler"),
+        ({"build_script": "print('done')"}, "No report was printed, but:\ndone"),
+        ({"build_script": 'print(\'{"libraries": {"norm": "/nowhere.so"}}\')'}, "/nowhere.so"),
+        ({"version": "0.6.12"}, "FlashInfer is 0.6.11, the release table says 0.6.12"),
+        ({"release_path": "/nowhere"}, "No complete release lies in /nowhere"),
+    ],
+)
+def test_kernels_that_are_not_as_promised(run, cache, tmp_path, changes, words):
+    failed = run(flashinfer_cache, **cache | changes)
+    assert failed["failed"] is True
+    assert words in failed["msg"]
+    assert "exception" not in failed
+    assert wheels.read_manifest(str(tmp_path / "cache")) is None
+
+
+def test_a_missing_service_user_is_told(run, cache, monkeypatch):
+    monkeypatch.undo()
+    failed = run(flashinfer_cache, **cache | {"user": "no-such-user"})
+    assert "no-such-user" in failed["msg"]
+    assert "the sglang role makes the user" in failed["msg"]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, cache: dict[str, object]) -> dict[str, Any]:
+    (tmp_path / "model").mkdir()
+    return {
+        "name": "tiny",
+        "user": USER,
+        "digest": "0123456789ab",
+        "release_path": cache["release_path"],
+        "model_path": str(tmp_path / "model"),
+        "command": [f"{cache['release_path']}/bin/python", "-m", "sglang.launch_server"],
+        "arguments": [["--chat-template", "$HOME ~"], ["--port", 30000]],
+        "environment": {"CHECK": 1},
+    }
+
+
+def check(tmp_path: Path, plan: dict[str, Any], script: str) -> dict[str, object]:
+    return {"plan": plan, "checked": str(tmp_path / "plan.json"), "check_script": script}
+
+
+def test_the_check_sees_exactly_what_the_unit_will_give(run, plan, tmp_path):
+    script = f"import os, sys; open('{tmp_path}/seen', 'w').write(repr([sys.argv[1:], os.environ['CHECK']]))"
+    result = run(launch_check, **check(tmp_path, plan, script))
+    assert (result["changed"], result["checked"]) == (False, True)
+    expected = [[plan["model_path"], "--chat-template", "$HOME ~", "--port", "30000"], "1"]
+    assert (tmp_path / "seen").read_text() == repr(expected)
+
+
+def test_an_instance_that_would_not_start_fails_with_the_faults(run, plan, tmp_path):
+    failed = run(launch_check, **check(tmp_path, plan, "import sys; print('--pp-size: 3'); sys.exit(1)"))
+    assert failed["msg"] == "tiny would not start, so nothing was stopped:\n--pp-size: 3"
+    failed = run(launch_check, **check(tmp_path, plan, "raise RuntimeError('broken')"))
+    assert "RuntimeError: broken" in failed["msg"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '"text"', '{"digest": "another"}', None])
+def test_a_plan_that_was_not_checked_is_checked(run, plan, tmp_path, content):
+    if content is not None:
+        (tmp_path / "plan.json").write_text(content)
+    assert run(launch_check, **check(tmp_path, plan, ""))["checked"] is True
+
+
+def test_a_plan_is_checked_once(run, plan, tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert run(launch_check, **check(tmp_path, plan, "raise SystemExit(1)"))["checked"] is False
+
+
+@pytest.mark.parametrize("missing", ["release_path", "model_path"])
+def test_check_mode_checks_nothing_that_is_not_there_yet(run, plan, tmp_path, missing):
+    given = check(tmp_path, plan | {missing: "/nowhere"}, "raise SystemExit('not there')")
+    assert run(launch_check, check=True, **given)["checked"] is False
+    assert run(launch_check, **given)["failed"] is True
+
+
+# sglang_instance and sglang_ready
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, program) -> Callable[..., Path]:
+    """A systemctl that describes a unit so and notes what it is asked, and a journalctl of three lines."""
+
+    def describe(status: int = 0, **properties: object) -> Path:
+        shown = {"ActiveState": "active", "SubState": "running", "Result": "success", "MainPID": 0, "NRestarts": 0}
+        lines = "\n".join(f"{name}={value}" for name, value in (shown | properties).items())
+        program(
+            "systemctl", f'echo "$1 $2 $3" >> {tmp_path}/asked\ncat <<END\n{lines}\nEND\n[ $1 = show ] || exit {status}'
+        )
+        program("journalctl", "printf 'one\\ntwo\\nthree\\n'")
+        return tmp_path / "asked"
+
+    return describe
+
+
+def test_an_instance_that_does_not_run_is_to_be_started(run, systemd):
+    asked = systemd(ActiveState="inactive")
+    result = run(sglang_instance, name="tiny", digest="0123456789ab")
+    assert (result["changed"], result["active"], result["digest"]) == (True, "inactive", "")
+    assert {line.split()[0] for line in asked.read_text().splitlines()} == {"show"}
+
+
+def test_an_instance_is_started_from_its_unit(run, systemd):
+    asked = systemd()
+    assert run(sglang_instance, check=True, name="tiny", digest="x", state="restarted")["changed"] is True
+    assert {line.split()[0] for line in asked.read_text().splitlines()} == {"show"}
+    asked.unlink()
+    assert run(sglang_instance, name="tiny", digest="x", state="restarted")["changed"] is True
+    lines = [line.split() for line in asked.read_text().splitlines()]
+    assert lines[:3] == [
+        ["daemon-reload"],
+        ["reset-failed", "sglang-tiny.service"],
+        ["restart", "--no-block", "sglang-tiny.service"],
+    ]
+
+
+def test_a_systemd_that_refuses_is_quoted(run, systemd):
+    systemd(status=4)
+    failed = run(sglang_instance, name="tiny", digest="x", state="restarted")
+    assert failed["msg"].startswith("systemctl daemon-reload failed with 4")
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """Healthy; completes as many tokens as the server's attribute says."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        answer = {"choices": [{"text": " fox"}], "usage": {"completion_tokens": self.server.tokens}}
+        self.do_GET()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture
+def engine():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    server.tokens = 16
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def ready(port: int, **changes: object) -> dict[str, object]:
+    return {"name": "tiny", "url": f"http://127.0.0.1:{port}", "model": "tiny", "prompt": "The", "poll": 0} | changes
+
+
+def test_an_instance_that_answers_is_ready(run, systemd, engine):
+    systemd()
+    result = run(sglang_ready, **ready(engine.server_port))
+    assert (result["changed"], result["ready"], result["over"]) == (False, True, False)
+    assert (result["text"], result["tokens"]) == (" fox", 16)
+
+
+def test_an_instance_that_answers_wrongly_fails(run, systemd, engine):
+    systemd()
+    engine.tokens = 3
+    failed = run(sglang_ready, **ready(engine.server_port))
+    assert failed["failed"] is True
+    assert "is healthy and does not complete a text" in failed["msg"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "over"),
+    [
+        ({"ActiveState": "activating"}, False),
+        ({"ActiveState": "failed", "Result": "exit-code"}, True),
+        ({"ActiveState": "inactive", "Job": 79}, False),
+        ({"ActiveState": "activating", "NRestarts": 3}, True),
+    ],
+)
+def test_an_instance_that_does_not_answer_is_waited_for_until_systemd_gives_up(run, systemd, properties, over):
+    systemd(**properties)
+    result = run(sglang_ready, **ready(9, restarts=2))
+    assert (result["ready"], result["over"], result["journal"]) == (False, over, ["one", "two", "three"])
+    assert result["state"].startswith(properties["ActiveState"])
+
+
+def test_check_mode_asks_nobody(run, systemd):
+    asked = systemd()
+    assert run(sglang_ready, check=True, **ready(9))["ready"] is False
+    assert not asked.exists()
+
+
+# tiny_model and driver_stub
+
+
+@pytest.fixture
+def drawn_once(monkeypatch):
+    """Drawing the weights takes half a second."""
+    monkeypatch.setattr(tiny_llama, "files", functools.cache(tiny_llama.files))
+
+
+def test_a_model_is_made_once(run, tmp_path, drawn_once):
+    folder = tmp_path / "models" / "tiny"
+    assert run(tiny_model, check=True, path=str(folder))["changed"] is True
+    assert not folder.exists()
+    assert run(tiny_model, path=str(folder)) == run(tiny_model, path=str(folder)) | {"changed": True}
+    assert [mode(path) for path in (folder.parent, folder, folder / "config.json")] == [0o755, 0o755, 0o644]
+    assert run(tiny_model, path=str(folder), seed=1)["changed"] is True
+
+
+def test_a_model_that_cannot_be_written_is_told(run, tmp_path, drawn_once):
+    (tmp_path / "file").touch()
+    failed = run(tiny_model, path=str(tmp_path / "file" / "tiny"))
+    assert str(tmp_path / "file") in failed["msg"]
+    assert "exception" not in failed
+
+
+def test_a_stub_is_made_once_and_only_without_a_driver(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(stub, "driver", lambda: "")
+    monkeypatch.setattr(stub, "symbols", lambda _packages: ["cuInit"])
+    monkeypatch.setattr(stub, "compile_library", lambda source, path, _soname: path.write_text(source))
+    given = {"release_path": str(tmp_path), "python_version": "3.11", "path": str(tmp_path / "lib")}
+    assert run(driver_stub, check=True, **given)["changed"] is True
+    assert not (tmp_path / "lib").exists()
+    assert run(driver_stub, **given)["changed"] is True
+    assert (mode(tmp_path / "lib"), mode(tmp_path / "lib/libcuda.so.1")) == (0o755, 0o644)
+    assert run(driver_stub, **given)["changed"] is False
+    monkeypatch.setattr(stub, "driver", lambda: "/dev/nvidiactl")
+    failed = run(driver_stub, **given)
+    assert "cpu_engine.driver" in failed["msg"]
+    assert failed["failed"] is True
+
+
+def test_a_stub_without_a_release_is_told(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(stub, "driver", lambda: "")
+    given = {"release_path": "/nowhere", "python_version": "3.11", "path": str(tmp_path / "lib")}
+    assert "nm" in run(driver_stub, **given)["msg"]

@@ -1,0 +1,125 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The filters that name releases and toolkits, the data behind them, and the filter that plans an instance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.inference.sglang.plugins.filter.plan import serving_plan
+from ansible_collections.inference.sglang.plugins.filter.releases import FilterModule
+from ansible_collections.inference.sglang.plugins.module_utils import releases, wheels
+from ansible_collections.inference.sglang.plugins.plugin_utils import role_files
+
+ROOT = Path(__file__).parents[2]
+FILTERS = FilterModule().filters()
+VERSION = "0.5.12.post1"
+OWN = {
+    "id": "raise-limit",
+    "summary": "Raise the limit",
+    "distribution": "sglang",
+    "file": "sglang/limits.py",
+    "releases": {VERSION: {"before": "a" * 64, "after": "b" * 64}},
+    "edits": [{"old": "= 0", "new": "= 16"}],
+    "probe": "pass",
+}
+SETTINGS = {
+    "sglang_release": VERSION,
+    "sglang_release_path": "/opt/sglang/releases/r",
+    "sglang_user": "sglang",
+    "sglang_server_name": "tiny",
+    "sglang_server_model_path": "/srv/model",
+    "sglang_server_served_name": "tiny",
+    "sglang_server_host": "127.0.0.1",
+    "sglang_server_port": 30000,
+    "sglang_server_flags": {"pp-size": 4},
+    "sglang_server_environment": {"OMP_NUM_THREADS": "2"},
+    "cuda_toolkit_home": "/opt/sglang/toolkits/t",
+    "flashinfer_cache_path": "/var/cache/sglang/r-t",
+    "flashinfer_architectures": "12.0f",
+    "cpu_engine_enabled": False,
+    "cpu_engine_environment": {"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"},
+}
+
+
+def test_a_release_is_named_by_version_lock_and_patches():
+    lock = FILTERS["release_lock"](VERSION, "3.11")
+    plain = FILTERS["release_name"](VERSION, "3.11")
+    assert plain == f"{VERSION}-{wheels.digest(lock)}-none"
+    names = {plain, FILTERS["release_name"](VERSION, "3.12")}
+    names |= {FILTERS["release_name"](VERSION, "3.11", chosen) for chosen in (["triton-layer-probe"], [OWN])}
+    assert len(names) == 4
+    assert FILTERS["release_name"](VERSION, "3.11", ["triton-layer-probe", OWN]) == FILTERS["release_name"](
+        VERSION, "3.11", [OWN, "triton-layer-probe"]
+    )
+
+
+def test_a_toolkit_is_named_by_version_and_lock():
+    lock = FILTERS["toolkit_lock"]("13.0")
+    assert FILTERS["toolkit_name"]("13.0") == f"13.0-{wheels.digest(lock)}"
+
+
+def test_patches_are_given_by_id_or_as_definitions():
+    shipped, own = FILTERS["release_patches"](["triton-layer-probe", OWN])
+    assert shipped["id"] == "triton-layer-probe"
+    assert own == OWN
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("release_lock", ("0.4.0", "3.11"), VERSION),
+        ("release_lock", (VERSION, "3.9"), "3.11"),
+        ("release_name", (VERSION, "3.11", ["no-such-patch"]), "Use one of: triton-layer-probe"),
+        ("release_patches", (["../../../../galaxy"],), "Use one of"),
+        ("release_patches", ([{"id": "raise-limit"}],), "probe"),
+        ("release_cuda", ("0.4.0",), VERSION),
+        ("release_flashinfer", ("",), VERSION),
+        ("toolkit_lock", ("12.8",), "Set cuda_toolkit_version to one of: 13.0"),
+        ("toolkit_name", ("../13.0",), "one of: 13.0"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_what_there_is(name, arguments, words):
+    with pytest.raises(AnsibleFilterError) as caught:
+        FILTERS[name](*arguments)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("version", releases.RELEASES)
+def test_a_release_has_its_toolkit_and_its_flashinfer(version):
+    assert FILTERS["release_cuda"](version) in releases.TOOLKITS
+    for python in releases.RELEASES[version].pythons:
+        locked = wheels.pins(FILTERS["release_lock"](version, python))
+        assert locked["flashinfer-python"] == FILTERS["release_flashinfer"](version)
+
+
+@pytest.mark.parametrize("version", releases.TOOLKITS)
+def test_the_table_says_what_a_toolkits_lock_installs(version):
+    pins = wheels.pins(role_files.toolkit_lock(version))
+    assert {f"{name}=={pin}" for name, pin in pins.items()} == set(releases.TOOLKITS[version])
+
+
+def test_every_patch_that_is_shipped_is_needed_by_a_release():
+    shipped = {path.stem for path in (ROOT / "roles/sglang/files/patches").glob("*.yml")}
+    assert shipped == {patch for release in releases.RELEASES.values() for patch in release.patches}
+
+
+def test_settings_become_a_plan():
+    plan = serving_plan(SETTINGS)
+    assert plan["arguments"][-1] == ["--pp-size", "4"]
+    assert plan["environment"]["OMP_NUM_THREADS"] == "2"
+    assert "SGLANG_USE_CPU_ENGINE" not in plan["environment"]
+
+
+def test_the_cpu_engine_brings_its_environment_and_the_user_wins():
+    environment = serving_plan(SETTINGS | {"cpu_engine_enabled": True})["environment"]
+    assert environment["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_settings_that_make_no_plan_are_refused_with_every_finding():
+    wrong = SETTINGS | {"sglang_server_host": "192.0.2.7", "sglang_server_flags": {"pp-sise": 4}}
+    with pytest.raises(AnsibleFilterError, match=r"(?s)flag\.unknown.*plan\.exposed"):
+        serving_plan(wrong)
