@@ -13,7 +13,7 @@ from ansible.utils.display import Display
 display = Display()
 
 # A line at least this often, in seconds, also when nothing moves.
-SILENCE = 15
+SILENCE = 10
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
