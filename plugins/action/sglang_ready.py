@@ -26,6 +26,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         limit = int(self._task.args.get("timeout", 1800))
         began = time.monotonic()
         shown, last = began, ""
+        fewest: int | None = None
         while True:
             result: dict[str, Any] = self._execute_module(
                 module_name="inference.sglang.sglang_ready", task_vars=task_vars
@@ -34,8 +35,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if result.get("failed") or result.get("skipped") or result.get("ready"):
                 return result | {"waited": round(waited, 1)}
             lines = [line for line in result["journal"] if line.strip()]
-            if result["over"] or waited > limit:
-                why = "systemd gave it up" if result["over"] else f"{limit} s are over (sglang_server_start_timeout)"
+            # An engine that dies while it is waited for will die again. The count may be an old one at the first look.
+            fewest = min(result["restarts"], result["restarts"] if fewest is None else fewest)
+            died = result["restarts"] > fewest
+            if result["over"] or died or waited > limit:
+                late = f"{limit} s are over (sglang_server_start_timeout)"
+                why = "systemd gave it up" if result["over"] else "the engine died at its start" if died else late
                 journal = "\n".join(lines)
                 return result | {
                     "failed": True,

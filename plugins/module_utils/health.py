@@ -19,9 +19,17 @@ from ansible_collections.inference.sglang.plugins.module_utils.plan import DIGES
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+UNIT_FOLDER = Path("/etc/systemd/system")
+
+
 def unit_name(instance: str) -> str:
     """Name of the instance's unit."""
     return f"sglang-{instance}.service"
+
+
+def unit_file(instance: str) -> Path:
+    """Where the role writes the instance's unit."""
+    return UNIT_FOLDER / unit_name(instance)
 
 
 @dataclass(frozen=True)

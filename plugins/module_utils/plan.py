@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,13 @@ _OWN_FLAGS = {
 class Settings:
     """What the user wrote, and where the earlier roles put things on the node.
 
-    ``jit_cache``    folder of compiled kernels, inside the unit's CacheDirectory
-    ``cuda_arch``    what FlashInfer compiles for (``12.0f``)
-    ``flags``        exact SGLang flags
-    ``environment``  variables that win over the plan's own
+    ``jit_cache``      folder of compiled kernels, inside the unit's CacheDirectory
+    ``cuda_arch``      what FlashInfer compiles for (``12.0f``)
+    ``flags``          exact SGLang flags
+    ``environment``    variables that win over the plan's own
+    ``start_timeout``  seconds within which the instance must answer
+    ``stop_timeout``   seconds that requests in flight have at a stop
+    ``restart_limit``  how often a failing engine is started within an hour
     """
 
     name: str
@@ -49,6 +53,9 @@ class Settings:
     port: int
     flags: Mapping[str, object]
     environment: Mapping[str, object]
+    start_timeout: int
+    stop_timeout: int
+    restart_limit: int
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -81,7 +88,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
     """Judge what the user wrote against the release's flag table and this collection's own promises."""
-    findings = flags.check(settings.flags, table)
+    findings = [*flags.check(settings.flags, table), *_out_of_range(settings)]
     for spelling in settings.flags:
         flag = table.get("--" + str(spelling).strip().lstrip("-"))
         if flag and (own := _OWN_FLAGS.get(flag.name.removeprefix("--"))):
@@ -148,6 +155,9 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "command": [f"{settings.release_path}/bin/python", "-m", "sglang.launch_server"],
         "arguments": flags.arguments(given, table),
         "environment": environment(settings),
+        "start_timeout": settings.start_timeout,
+        "stop_timeout": settings.stop_timeout,
+        "restart_limit": settings.restart_limit,
     }
     content = json.dumps(plan, sort_keys=True).encode()
     plan["digest"] = hashlib.sha256(content).hexdigest()[:12]
@@ -158,6 +168,36 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
 def as_user(user: str) -> list[str]:
     """What to put before a command to run it as the unit does: its user, the group of that name, the user's others."""
     return ["setpriv", "--reuid", user, "--regid", user, "--init-groups"]
+
+
+def _out_of_range(settings: Settings) -> list[Finding]:
+    """Values of the right type that no instance can have."""
+    findings = []
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", settings.name):
+        findings.append(
+            Finding(
+                "plan.name",
+                "error",
+                f"sglang_server_name is {settings.name!r}, and names a unit and a folder",
+                "Use letters, digits, dots, dashes and underscores, 64 at most, a letter or digit first",
+            )
+        )
+    if settings.user in ("", "root"):
+        findings.append(
+            Finding("plan.user", "error", f"sglang_user is {settings.user!r}", "Name a user for the engine alone")
+        )
+    ranges = {
+        "sglang_server_port": (settings.port, 1, 65535),
+        "sglang_server_start_timeout": (settings.start_timeout, 1, 86400),
+        "sglang_server_stop_timeout": (settings.stop_timeout, 1, 86400),
+        "sglang_server_restart_limit": (settings.restart_limit, 1, 1000),
+    }
+    for name, (value, least, most) in ranges.items():
+        if not least <= value <= most:
+            findings.append(
+                Finding("plan.range", "error", f"{name} is {value}", f"Set it to a number from {least} to {most}")
+            )
+    return findings
 
 
 def _is_loopback(host: str) -> bool:

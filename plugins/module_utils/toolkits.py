@@ -87,12 +87,12 @@ def run_tool(
 def compile_probe(folder: str, architecture: str) -> set[int]:
     """Compile the probe for ``architecture`` (``120f``) without a GPU; the architectures that its binary holds.
 
-    The binary stays as ``<folder>/probe/probe``. Raises InstallError when nvcc fails or the cubin is missing.
+    The binary stays as ``<folder>/probe/<architecture>``. Raises InstallError when nvcc fails or the cubin is missing.
     """
     cuda_home = home(folder)
     probe = Path(folder) / "probe"
     probe.mkdir(exist_ok=True)
-    source, binary = probe / "probe.cu", probe / "probe"
+    source, binary = probe / "probe.cu", probe / architecture
     source.write_text(PROBE, encoding="utf-8")
     code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
     environment = {"PATH": f"{cuda_home}/bin:/usr/local/bin:/usr/bin:/bin", "CUDA_HOME": str(cuda_home)}

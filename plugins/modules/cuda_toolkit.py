@@ -104,10 +104,11 @@ def install(module: AnsibleModule) -> dict:
     installer.install_folder(lock, path, module.params["python"])
     toolkits.add_link_names(path)
     held = toolkits.compile_probe(path, architecture)
+    proven = (wheels.read_manifest(path) or {}).get("architectures", {})
     manifest = {
         "lock": wheels.digest(lock),
         "versions": wheels.pins(lock),
-        "architectures": {architecture: sorted(held)},
+        "architectures": proven | {architecture: sorted(held)},
     }
     wheels.write_manifest(path, manifest)
     return manifest

@@ -64,8 +64,6 @@ digest:
   type: str
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import health
 
@@ -95,7 +93,7 @@ def main():
     unit = health.unit_state(module.params["name"])
     running = health.running_digest(unit.main_pid) if unit.main_pid else ""
     if module.params["state"] == "compared":
-        unit_file = Path("/etc/systemd/system") / health.unit_name(module.params["name"])
+        unit_file = health.unit_file(module.params["name"])
         changed = not health.runs_from_its_unit(unit, module.params["digest"], unit_file)
     module.exit_json(changed=changed, active=unit.active, digest=running)
 

@@ -10,8 +10,8 @@ short_description: Wait until an instance answers, and show what it does meanwhi
 description:
   - Waits until the instance is healthy, and completes one text with it. While it waits, a line on the screen says what
     the engine's last line in the journal was.
-  - Fails as soon as systemd gives the unit up, when the time is over, or when the answer is no completion, and shows
-    the journal.
+  - Fails as soon as the engine dies or systemd gives the unit up, when the time is over, or when the answer is no
+    completion, and shows the journal.
   - In check mode it does nothing.
 author:
   - The inference.sglang contributors (@inference-sglang)
@@ -46,10 +46,10 @@ options:
     description: Seconds to wait at most.
     type: int
     default: 1800
-  restarts:
-    description: Fail when systemd had to start the engine again more often than this.
-    type: int
-    default: 0
+  digest:
+    description: Digest of the plan that the instance must run from. One that still runs from another is not ready.
+    type: str
+    required: true
   poll:
     description: Seconds that one look at the node may take. A line can be shown after each.
     type: int
@@ -60,6 +60,7 @@ EXAMPLES = r"""
 - name: Wait until the instance answers
   inference.sglang.sglang_ready:
     name: tiny
+    digest: "{{ plan.digest }}"
     url: http://127.0.0.1:30000
     model: tiny
     prompt: The quick brown fox
@@ -83,9 +84,13 @@ waited:
   returned: success
   type: float
 over:
-  description: Whether systemd gave it up, or started it again more often than O(restarts).
+  description: Whether systemd gave it up.
   returned: outside check mode
   type: bool
+restarts:
+  description: How often systemd started it by itself since the last start on request.
+  returned: outside check mode
+  type: int
 state:
   description: What systemd says of the unit, as one line.
   returned: outside check mode
@@ -111,7 +116,7 @@ def main():
             "model": {"type": "str", "required": True},
             "prompt": {"type": "str", "required": True},
             "timeout": {"type": "int", "default": 1800},
-            "restarts": {"type": "int", "default": 0},
+            "digest": {"type": "str", "required": True},
             "poll": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
@@ -122,15 +127,17 @@ def main():
     began = time.monotonic()
     while True:
         unit = health.unit_state(parameters["name"])
-        over = unit.over or unit.restarts > parameters["restarts"]
-        ready = not unit.over and health.healthy(parameters["url"])
-        if ready or over or time.monotonic() - began > parameters["poll"]:
+        # An engine that is about to make room for its successor answers too.
+        current = health.runs_from_its_unit(unit, parameters["digest"], health.unit_file(parameters["name"]))
+        ready = current and unit.active == "active" and health.healthy(parameters["url"])
+        if ready or unit.over or time.monotonic() - began > parameters["poll"]:
             break
         time.sleep(0.5)
     result = {
         "changed": False,
         "ready": ready,
-        "over": over,
+        "over": unit.over,
+        "restarts": unit.restarts,
         "state": f"{unit.active} ({unit.sub}), {unit.restarts} restarts, last result {unit.result}",
         "waited": round(time.monotonic() - began, 1),
         "journal": health.journal(parameters["name"], 1 if ready else 40),

@@ -28,4 +28,7 @@ def wanted(settings: Mapping[str, Any]) -> plan.Settings:
         port=settings["sglang_server_port"],
         flags=settings["sglang_server_flags"],
         environment=environment,
+        start_timeout=settings["sglang_server_start_timeout"],
+        stop_timeout=settings["sglang_server_stop_timeout"],
+        restart_limit=settings["sglang_server_restart_limit"],
     )

@@ -25,6 +25,9 @@ SETTINGS = plan.Settings(
     port=30000,
     flags={"tp-size": 1, "pp-size": 8},
     environment={"NCCL_IB_DISABLE": "1"},
+    start_timeout=1800,
+    stop_timeout=600,
+    restart_limit=5,
 )
 CHANGES = {
     "name": "small",
@@ -39,6 +42,9 @@ CHANGES = {
     "port": 30001,
     "flags": {"tp-size": 2, "pp-size": 8},
     "environment": {"NCCL_IB_DISABLE": "0"},
+    "start_timeout": 900,
+    "stop_timeout": 60,
+    "restart_limit": 3,
 }
 
 
@@ -149,6 +155,27 @@ def test_the_digest_is_the_same_for_the_same(table):
     made = plan.make(SETTINGS, table)
     assert plan.make(replace(SETTINGS), table) == made
     assert made["environment"][plan.DIGEST_VARIABLE] == made["digest"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"name": ""}, "plan.name"),
+        ({"name": "two words"}, "plan.name"),
+        ({"name": "../ssh"}, "plan.name"),
+        ({"name": "a\nb"}, "plan.name"),
+        ({"name": "tiny\n"}, "plan.name"),
+        ({"user": "root"}, "plan.user"),
+        ({"user": ""}, "plan.user"),
+        ({"port": 0}, "plan.range"),
+        ({"port": 70000}, "plan.range"),
+        ({"start_timeout": 0}, "plan.range"),
+        ({"stop_timeout": -1}, "plan.range"),
+        ({"restart_limit": 0}, "plan.range"),
+    ],
+)
+def test_a_value_that_no_instance_can_have_is_refused(table, changes, fault):
+    assert faults(table, **changes) == [f"error {fault}"]
 
 
 @pytest.mark.parametrize("field", CHANGES)
