@@ -7,13 +7,15 @@ A lock is a pip requirements file in which every line is one exact version with 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,16 @@ def report(output: str) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
     raise InstallError(f"No report was printed, but:\n{output.strip()[-2000:] or '(nothing)'}")
+
+
+@contextlib.contextmanager
+def alone(folder: str) -> Iterator[None]:
+    """Wait until nobody else installs into ``folder``: a run whose controller was killed may still be at it."""
+    path = Path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
 
 
 class Installer:

@@ -135,7 +135,8 @@ def main():
     changed = manifest.get("lock") != wheels.digest(lock) or architecture not in manifest.get("architectures", {})
     if changed and not module.check_mode:
         try:
-            manifest = install(module)
+            with wheels.alone(path):
+                manifest = install(module)
         except (wheels.InstallError, OSError) as failure:
             module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, cuda_home=str(toolkits.home(path)), manifest=manifest)

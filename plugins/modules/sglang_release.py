@@ -200,7 +200,8 @@ def main():
         module.fail_json(msg=f"{held}, and an installed release is never changed: name another folder")
     if changed and not module.check_mode:
         try:
-            manifest = install(module)
+            with wheels.alone(module.params["path"]):
+                manifest = wheels.read_manifest(module.params["path"]) or install(module)
         except (wheels.InstallError, patches.DefinitionError, OSError) as failure:
             module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, path=module.params["path"], manifest=manifest or {})

@@ -15,6 +15,8 @@ import os
 import platform
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -186,6 +188,30 @@ def bad_input() -> None:
 def debian13() -> None:
     """As part ``molecule``, with Python 3.13 and systemd 257."""
     scenario("default", suite="trixie")
+
+
+@part("a converge that is killed, again and again, ends like an undisturbed one", long=True)
+def interrupted() -> None:
+    """Kill Ansible on the controller after more and more seconds; what it began on the node may go on."""
+    inventory, venv = ROOT / "molecule" / "inventory", environment("development")
+    nodes.create(venv, inventory)
+    argv = [str(venv / "bin" / "ansible-playbook"), "--inventory", str(inventory), str(ROOT / "site.yml")]
+    try:
+        for seconds in (8, 16, 24, 32, 48, 64, 80, 100):
+            process = subprocess.Popen(
+                argv, cwd=ROOT, env=clean_environment(venv), stdout=subprocess.DEVNULL, start_new_session=True
+            )
+            time.sleep(seconds)
+            os.killpg(process.pid, signal.SIGKILL)
+            print(f"killed after {seconds} s, exit status {process.wait()}", flush=True)
+        run(argv, env=clean_environment(venv))
+        second = run(argv, env=clean_environment(venv), capture=True)
+        if not re.search(r"^node1 .*changed=0 .*failed=0 ", second, re.MULTILINE):
+            raise SystemExit(f"The run after the last changes something:\n{second}")
+        nodes.playbook(venv, inventory, "playbooks/verify.yml")
+    finally:
+        nodes.destroy(venv, inventory)
+    nothing_left("inference-sglang-molecule")
 
 
 def nothing_left(network: str) -> None:

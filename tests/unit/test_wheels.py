@@ -268,3 +268,12 @@ def test_shipped_locks_hold_nothing_but_pins_with_hashes():
         entries = lock.read_text().replace("\\\n", " ").splitlines()
         assert len(wheels.pins(lock.read_text())) == len(entries), lock
         assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_one_installs_into_a_folder_at_a_time(tmp_path):
+    folder = str(tmp_path / "releases" / "r")
+    other = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    argv = [sys.executable, "-c", other, str(tmp_path / "releases" / ".r.lock")]
+    with wheels.alone(folder):
+        assert "BlockingIOError" in subprocess.run(argv, capture_output=True, text=True, check=False).stderr
+    assert subprocess.run(argv, check=False).returncode == 0
