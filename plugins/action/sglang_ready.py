@@ -39,7 +39,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             fewest = min(result["restarts"], result["restarts"] if fewest is None else fewest)
             died = result["restarts"] > fewest
             if result["over"] or died or waited > limit:
-                late = f"{limit} s are over (sglang_server_start_timeout)"
+                late = f"{limit} s are over (sglang_server_start_timeout and sglang_server_stop_timeout)"
                 why = "systemd gave it up" if result["over"] else "the engine died at its start" if died else late
                 journal = "\n".join(lines)
                 return result | {

@@ -43,6 +43,7 @@ class UnitState:
     ``restarts``  starts that systemd made by itself since the last one on request
     ``started``   when the main process was started, seconds since the epoch; 0 while none runs
     ``queued``    whether a start or stop waits for its turn, as before the network is up
+    ``outdated``  whether systemd has not read the unit since it was last written
     """
 
     active: str
@@ -52,6 +53,7 @@ class UnitState:
     restarts: int
     started: float
     queued: bool = False
+    outdated: bool = False
 
     @property
     def over(self) -> bool:
@@ -61,7 +63,8 @@ class UnitState:
 
 def unit_state(instance: str) -> UnitState:
     """Ask systemd. Works for a unit that does not exist: systemd calls it inactive."""
-    properties = ("ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainStartTimestamp", "Job")
+    properties = ["ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainStartTimestamp", "Job"]
+    properties.append("NeedDaemonReload")
     wanted = ["--timestamp=us+utc", f"--property={','.join(properties)}"]
     output = _output(["systemctl", "show", unit_name(instance), *wanted])
     values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
@@ -74,6 +77,7 @@ def unit_state(instance: str) -> UnitState:
         restarts=int(values.get("NRestarts") or 0),
         started=_seconds(values.get("ExecMainStartTimestamp", "")) if pid else 0,
         queued=values.get("Job", "") not in ("", "0"),
+        outdated=values.get("NeedDaemonReload") == "yes",
     )
 
 
@@ -94,7 +98,7 @@ def running_digest(pid: int, root: Path = Path("/")) -> str:
 
 def runs_from_its_unit(unit: UnitState, digest: str, unit_file: Path) -> bool:
     """Whether the running process was started from the plan ``digest`` and after its unit was last written."""
-    if unit.over or not unit.main_pid or running_digest(unit.main_pid) != digest:
+    if unit.over or unit.outdated or not unit.main_pid or running_digest(unit.main_pid) != digest:
         return False
     return unit_file.exists() and unit_file.stat().st_mtime <= unit.started
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, units
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.settings import type_of
 
@@ -38,7 +38,7 @@ class Settings:
     ``environment``    variables that win over the plan's own
     ``start_timeout``  seconds within which the instance must answer
     ``stop_timeout``   seconds that requests in flight have at a stop
-    ``restart_limit``  how often a failing engine is started within an hour
+    ``restart_limit``  how often a failing engine is started before systemd gives up
     """
 
     name: str
@@ -115,6 +115,19 @@ def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
                     "Give it text or a number; quote it in YAML if the text is meant",
                 )
             )
+        else:
+            try:
+                units.quote_environment(str(name), str(value))
+            except ValueError as fault:
+                findings.append(
+                    Finding(
+                        "plan.environment",
+                        "error",
+                        f"{name!r} in the instance's environment cannot stand in a unit: {fault}".rstrip("."),
+                        "Correct the name or the value",
+                        "systemd.exec(5)",
+                    )
+                )
     if not _is_loopback(settings.host):
         findings.append(
             Finding(
@@ -158,6 +171,8 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "start_timeout": settings.start_timeout,
         "stop_timeout": settings.stop_timeout,
         "restart_limit": settings.restart_limit,
+        # Long enough that starts which hang until they are ended count as well; 10 is the unit's RestartSec.
+        "restart_interval": settings.restart_limit * (settings.start_timeout + settings.stop_timeout + 10),
     }
     content = json.dumps(plan, sort_keys=True).encode()
     plan["digest"] = hashlib.sha256(content).hexdigest()[:12]
@@ -182,9 +197,35 @@ def _out_of_range(settings: Settings) -> list[Finding]:
                 "Use letters, digits, dots, dashes and underscores, 64 at most, a letter or digit first",
             )
         )
-    if settings.user in ("", "root"):
+    if settings.user == "root" or not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", settings.user):
         findings.append(
             Finding("plan.user", "error", f"sglang_user is {settings.user!r}", "Name a user for the engine alone")
+        )
+    paths = {
+        "sglang_release_path": settings.release_path,
+        "cuda_toolkit_home": settings.cuda_home,
+        "flashinfer_cache_path": settings.jit_cache,
+        "sglang_server_model_path": settings.model_path,
+    }
+    for name, path in paths.items():
+        if not re.fullmatch(r"/[^\s:%\"'\\]*", path) or ".." in path.split("/"):
+            findings.append(
+                Finding(
+                    "plan.path",
+                    "error",
+                    f"{name} is {path!r}",
+                    "Give a path from the root, without spaces, quotes, colons, percent signs or ..",
+                )
+            )
+    if not settings.jit_cache.startswith("/var/cache/"):
+        findings.append(
+            Finding(
+                "plan.cache",
+                "error",
+                f"flashinfer_cache_path is {settings.jit_cache!r}, and systemd makes it as the unit's CacheDirectory",
+                "Name a folder below /var/cache",
+                "systemd.exec(5)",
+            )
         )
     ranges = {
         "sglang_server_port": (settings.port, 1, 65535),

@@ -91,6 +91,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import credentials, toolkits, wheels
 
 
+def fits(module: AnsibleModule, manifest: dict) -> bool:
+    """Whether a manifest is that of the wanted lock, proven for the wanted architecture."""
+    lock, architecture = module.params["lock"], module.params["architecture"]
+    return manifest.get("lock") == wheels.digest(lock) and architecture in manifest.get("architectures", {})
+
+
 def install(module: AnsibleModule) -> dict:
     """Install and prove; the manifest. Raises InstallError."""
     path, lock, architecture = (module.params[name] for name in ("path", "lock", "architecture"))
@@ -130,13 +136,15 @@ def main():
     # no_log keeps the argument out of logs. In results it would blank every "1" that the environment holds as well.
     module.no_log_values = credentials.secrets(module.params["environment"])
     os.umask(0o022)  # the service user is to read what root installs
-    path, lock, architecture = (module.params[name] for name in ("path", "lock", "architecture"))
+    path = module.params["path"]
     manifest = wheels.read_manifest(path) or {}
-    changed = manifest.get("lock") != wheels.digest(lock) or architecture not in manifest.get("architectures", {})
+    changed = not fits(module, manifest)
     if changed and not module.check_mode:
         try:
             with wheels.alone(path):
-                manifest = install(module)
+                manifest = wheels.read_manifest(path) or {}
+                if not fits(module, manifest):
+                    manifest = install(module)
         except (wheels.InstallError, OSError) as failure:
             module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, cuda_home=str(toolkits.home(path)), manifest=manifest)

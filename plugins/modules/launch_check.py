@@ -55,6 +55,7 @@ checked:
 """
 
 import json
+import pwd
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -83,7 +84,8 @@ def main():
     if last_checked(module.params["checked"]) == plan["digest"]:
         module.exit_json(changed=False, checked=False)
     release = wheels.read_manifest(plan["release_path"])
-    if module.check_mode and (release is None or not Path(plan["model_path"]).exists()):
+    known = plan["user"] in {entry.pw_name for entry in pwd.getpwall()}
+    if module.check_mode and (release is None or not known or not Path(plan["model_path"]).exists()):
         module.exit_json(changed=False, checked=False)
     if release is None:
         module.fail_json(msg=f"No complete release lies in {plan['release_path']}: run the sglang role first")

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: uv
 short_description: Install uv by its hash into an environment of its own
 description:
-  - Makes a virtual environment and installs uv with the pip in it. An interrupted installation is completed.
+  - Makes a virtual environment and installs uv with the pip in it. An interrupted installation is made again.
 author:
   - The inference.sglang contributors (@inference-sglang)
 attributes:
@@ -55,10 +55,9 @@ uv:
 """
 
 import os
-from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import credentials
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, wheels
 
 
 def install(module: AnsibleModule) -> None:
@@ -66,7 +65,7 @@ def install(module: AnsibleModule) -> None:
     environment = {name: str(value) for name, value in module.params["environment"].items()}
     pip = [f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for argv, data in (
-        ([module.params["python"], "-m", "venv", path], None),
+        ([module.params["python"], "-m", "venv", "--clear", path], None),
         ([*pip, "--require-hashes", "--only-binary=:all:", "--requirement=/dev/stdin"], module.params["lock"]),
     ):
         status, output, error = module.run_command(
@@ -90,11 +89,13 @@ def main():
     # no_log keeps the argument out of logs. In results it would blank every "1" that the environment holds as well.
     module.no_log_values = credentials.secrets(module.params["environment"])
     os.umask(0o022)
-    program = Path(module.params["path"]) / "bin" / "uv"
-    changed = not program.exists()
+    path, digest = module.params["path"], wheels.digest(module.params["lock"])
+    changed = (wheels.read_manifest(path) or {}).get("lock") != digest
     if changed and not module.check_mode:
-        install(module)
-    module.exit_json(changed=changed, uv=str(program))
+        with wheels.alone(path):
+            install(module)
+            wheels.write_manifest(path, {"lock": digest})
+    module.exit_json(changed=changed, uv=f"{path}/bin/uv")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 
 import pytest
 
@@ -33,16 +35,31 @@ def test_command_is_the_plan(host, plan, unit):
     assert command == plan["command"] + [word for argument in plan["arguments"] for word in argument]
 
 
-def test_stop_drains(unit):
+def test_unit_says_what_the_plan_says(plan, unit):
+    """What the next start would run, should someone have edited the unit since."""
+    words = plan["command"] + [word for argument in plan["arguments"] for word in argument]
+    assert f"argv[]={' '.join(words)} ;" in unit["ExecStart"]
+    assert dict(word.split("=", 1) for word in shlex.split(unit["Environment"])) == plan["environment"]
+
+
+def test_stop_drains(plan, unit):
     assert unit["KillMode"] == "mixed"
     assert "KILL" in unit["SuccessExitStatus"]
     assert "KILL" in unit["RestartForceExitStatus"]
-    assert unit["TimeoutStopUSec"] != "1min 30s"
+    assert seconds(unit["TimeoutStopUSec"]) == plan["stop_timeout"]
 
 
-def test_start_has_a_limit(unit):
-    assert unit["TimeoutStartUSec"] != "infinity"
-    assert unit["StartLimitBurst"] != "0"
+def test_start_has_a_limit(plan, unit):
+    assert seconds(unit["TimeoutStartUSec"]) == plan["start_timeout"]
+    assert unit["StartLimitBurst"] == str(plan["restart_limit"])
+
+
+def seconds(span: str) -> int:
+    """Seconds of a time span as systemctl shows it: ``10min 5s``."""
+    sizes = {"h": 3600, "min": 60, "s": 1}
+    parts = [re.fullmatch(r"(\d+)(h|min|s)", part) for part in span.split()]
+    assert all(parts), span
+    return sum(int(part[1]) * sizes[part[2]] for part in parts)
 
 
 def test_unit_is_hardened(host, plan, unit, fact):
@@ -51,6 +68,7 @@ def test_unit_is_hardened(host, plan, unit, fact):
     assert unit["ProtectSystem"] == "strict"
     assert unit["ProtectHome"] == "yes"
     assert unit["PrivateTmp"] == "yes"
+    assert unit["RestrictNamespaces"] == "yes"
     assert unit["DevicePolicy"] == "auto"  # any other closes the devices of the GPUs
     assert "DeviceAllow" not in unit
     assert "CapabilityBoundingSet" not in unit  # systemctl leaves out what is empty

@@ -25,6 +25,7 @@ ExecMainStartTimestamp=Sun 2026-11-29 20:03:13.250000 UTC
 ActiveState=activating
 SubState=start-post
 Job=79
+NeedDaemonReload=no
 """
 STARTED = datetime.datetime(2026, 11, 29, 20, 3, 13, 250000, tzinfo=datetime.UTC).timestamp()
 DIGEST = "0123456789ab"
@@ -87,6 +88,11 @@ def answering():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+def test_a_unit_that_systemd_has_not_read_again_is_outdated(command):
+    command("systemctl", RUNNING.replace("NeedDaemonReload=no", "NeedDaemonReload=yes"))
+    assert health.unit_state("tiny").outdated
 
 
 def test_a_unit_is_read_from_what_systemctl_shows(command):
@@ -186,6 +192,7 @@ def compared(tmp_path, monkeypatch):
         (replace(UNIT, active="activating", sub="start-post"), DIGEST, 60, True),
         (replace(UNIT, active="failed"), DIGEST, 60, False),
         (replace(UNIT, main_pid=0), DIGEST, 60, False),
+        (replace(UNIT, outdated=True), DIGEST, 60, False),
     ],
     ids=[
         "same",
@@ -197,6 +204,7 @@ def compared(tmp_path, monkeypatch):
         "starting",
         "failed",
         "no process",
+        "not read again",
     ],
 )
 def test_an_instance_runs_from_its_unit(compared, unit, running, age, expected):

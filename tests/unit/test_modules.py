@@ -96,16 +96,16 @@ def interpreter(tmp_path: Path, program) -> Path:
     """A Python whose venv has a pip that installs uv, unless the file ``broken`` is there."""
     return program(
         "python3",
-        f"""[ "$2" = venv ] || exit 9
-        mkdir -p "$3/bin"
-        cat > "$3/bin/python" <<'END'
+        f"""[ "$2 $3" = "venv --clear" ] || exit 9
+        mkdir -p "$4/bin"
+        cat > "$4/bin/python" <<'END'
 #!/bin/sh
 grep -q 'uv==' || exit 8
 echo "$* $PIP_INDEX_URL" > {tmp_path}/pip.log
 [ ! -e {tmp_path}/broken ] || {{ echo no index >&2; exit 1; }}
 touch "$(dirname "$0")/uv"
 END
-        chmod +x "$3/bin/python\"""",
+        chmod +x "$4/bin/python\"""",
     )
 
 
