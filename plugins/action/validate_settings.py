@@ -14,7 +14,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import ArgumentValueError, RequiredError
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.sglang.plugins.module_utils import flags, plan, releases, rules, settings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import plan, releases, rules, settings, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances, role_files
 
@@ -43,21 +43,28 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         templar = self._templar.copy_with_new_env(available_variables=variables)
 
         values: dict[str, Any] = {}
+        derived: list[Finding] = []
         findings = settings.unknown(specs, task_vars)
         for role in chosen:
             for name, option in specs[role].items():
+                told = derived if name in defaults and variables[name] == defaults[name] else findings
                 try:
                     given = {name: templar.template(variables[name])} if name in variables else {}
                 except AnsibleError as error:
-                    # A default fails only by a variable that is judged itself, or by a fact that is not known yet.
-                    if name not in defaults or variables[name] != defaults[name]:
-                        findings.append(_unresolved(name, role, error))
+                    told.append(_unresolved(name, role, error))
                     continue
                 wrong, value = _judge(name, option, role, given, defaults.get(name))
-                findings += wrong
+                told += wrong
                 if given and not wrong and not option.get("no_log"):
                     values[name] = value
-        findings += [*_of_release(values), *_of_toolkit(values), *_of_patches(values)]
+        findings += [*self._of_release(values, defaults), *_of_toolkit(values), *_of_patches(values)]
+        unlocked = _of_python(values)
+        if variables["sglang_python_version"] != defaults["sglang_python_version"]:
+            findings += unlocked
+        # A default goes wrong by a variable that is judged itself, or by the node's own Python, which preflight judges:
+        # told only where neither tells why.
+        if not errors(findings) and not unlocked:
+            findings += derived
 
         host = task_vars["inventory_hostname"]
         if stopping := errors(findings):
@@ -69,6 +76,34 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             result.update(settings=values, locks=_locks(values))
         result.update(changed=False, findings=as_dicts(findings))
         return result
+
+    def _of_release(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Finding]:
+        """The release by name, and the instance's plan against the release's flag table and known faults.
+
+        What is missing of the plan is a finding of its own: the role's default stands in, so that the rest is judged.
+        """
+        release = values.get("sglang_release")
+        found = releases.check(release) if release is not None else []
+        known = release is not None and not found
+        table = flag_tables.load(release if known else defaults["sglang_release"])
+        try:
+            instance = instances.wanted(values)
+        except KeyError:
+            variables = {**defaults, "model_weights_path": "/nonexistent", "ansible_facts": {}}
+            templar = self._templar.copy_with_new_env(available_variables=variables)
+            instance = instances.wanted({name: templar.template(variables[name]) for name in variables} | dict(values))
+        for finding in plan.check(instance, table):
+            if not finding.id.startswith("flag."):
+                found.append(finding)
+            elif known:
+                found.append(replace(finding, seen=f"sglang_server_flags: {finding.seen}"))
+        if known:
+            found += rules.known_faults(
+                values.get("sglang_server_flags", {}),
+                str(values.get("sglang_python_version")),
+                releases.RELEASES[release],
+            )
+        return found
 
     def _load(self, path: Path) -> dict[str, Any]:
         return (self._loader.load_from_file(str(path), trusted_as_template=True) or {}) if path.is_file() else {}
@@ -129,25 +164,12 @@ def _unresolved(name: str, role: str, error: AnsibleError) -> Finding:
     )
 
 
-def _of_release(values: Mapping[str, Any]) -> list[Finding]:
-    """The release by name, and the instance's plan against the release's flag table and known faults."""
-    if "sglang_release" not in values:
+def _of_python(values: Mapping[str, Any]) -> list[Finding]:
+    """Whether a known release has a lock for the Python minor version."""
+    release, version = values.get("sglang_release"), values.get("sglang_python_version")
+    if release not in releases.RELEASES or version is None:
         return []
-    release = values["sglang_release"]
-    if unknown := releases.check(release):
-        return unknown
-    table = flag_tables.load(release)
-    try:
-        found = plan.check(instances.wanted(values), table)
-    except KeyError:  # a setting that is a finding of its own
-        found = flags.check(values.get("sglang_server_flags", {}), table)
-    found += rules.known_faults(
-        values.get("sglang_server_flags", {}), str(values.get("sglang_python_version")), releases.RELEASES[release]
-    )
-    return [
-        replace(finding, seen=f"sglang_server_flags: {finding.seen}") if finding.id.startswith("flag.") else finding
-        for finding in found
-    ]
+    return releases.check(release, version)
 
 
 def _of_toolkit(values: Mapping[str, Any]) -> list[Finding]:

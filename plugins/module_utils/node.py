@@ -30,6 +30,9 @@ DRIVER_LIBRARIES = (
     "/usr/lib/libcuda.so.1",
 )
 
+HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108
+"""Folders that ``ProtectHome=true`` and ``PrivateTmp=true`` of the instance's unit hide: systemd.exec(5)."""
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -87,6 +90,8 @@ class ModelFiles:
     """What lies at a model's path.
 
     ``exists``     false also where a parent folder is missing
+    ``folder``     whether it is a folder, and ``config`` whether that has a ``config.json``
+    ``hidden``     what the first of its links into a folder of ``HIDDEN`` leads to; empty where none does
     ``files``      number of files below (1 for a single file)
     ``obstacles``  what the service user may not read
     ``unseen``     the first path that the reading process itself may not look into; empty where it saw all
@@ -97,6 +102,27 @@ class ModelFiles:
     files: int
     obstacles: tuple[Obstacle, ...]
     unseen: str
+    folder: bool = True
+    config: bool = True
+    hidden: str = ""
+
+
+@dataclass(frozen=True)
+class HiddenPath:
+    """A path that the sandbox of the instance's unit hides: where ``path``, named by ``setting``, leads to."""
+
+    setting: str
+    path: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Login:
+    """An entry of passwd(5)."""
+
+    name: str
+    uid: int
+    shell: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +148,8 @@ class NodeFacts:
     ``packages``           installed ones of those asked for, with their versions
     ``cached_locks``       digests of the locks whose wheels the cache holds
     ``model``              none where a role makes the model
+    ``hidden``             those of the paths asked for that the instance's unit would not see
+    ``login``              the local account of the service user's name; none where there is none yet
     """
 
     distribution: str
@@ -139,6 +167,8 @@ class NodeFacts:
     cached_locks: tuple[str, ...]
     toolkit_installed: bool
     model: ModelFiles | None
+    hidden: tuple[HiddenPath, ...] = ()
+    login: Login | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The facts in the shape that the module returns."""
@@ -168,6 +198,8 @@ def read(settings: NodeSettings, root: Path = Path("/"), account: Account | None
         cached_locks=tuple(cached_locks(settings.cache_path, root)),
         toolkit_installed=wheels.read_manifest(str(_below(root, settings.toolkit))) is not None,
         model=model_files(settings.model, account or account_of(settings.user), root) if settings.model else None,
+        hidden=tuple(hidden(settings.unit_paths, root)),
+        login=login(settings.user, root),
     )
 
 
@@ -289,6 +321,37 @@ def account_of(name: str) -> Account:
     return Account(name, user.pw_uid, frozenset(os.getgrouplist(name, user.pw_gid)))
 
 
+def login(name: str, root: Path) -> Login | None:
+    """The local account of a name: passwd(5)."""
+    for line in _lines(root / "etc/passwd"):
+        field = line.split(":")
+        if field[0] == name and len(field) >= 7 and field[2].isdigit():
+            return Login(name, int(field[2]), field[6])
+    return None
+
+
+def hidden(paths: Mapping[str, str], root: Path) -> Iterator[HiddenPath]:
+    """Which paths lie, by name or behind links, where the instance's unit sees empty folders (``HIDDEN``)."""
+    for setting, path in paths.items():
+        try:
+            target = _shown(_below(root, path).resolve(), root)
+        except (OSError, RuntimeError):  # a loop of links
+            continue
+        for place in (os.path.normpath(path), target):
+            if _is_hidden(place):
+                yield HiddenPath(setting, path, place)
+                break
+
+
+def _is_hidden(path: str) -> bool:
+    return any(Path(path).is_relative_to(folder) for folder in HIDDEN)
+
+
+def _shown(path: Path, root: Path) -> str:
+    """The path as the node knows it."""
+    return f"/{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
+
+
 def model_files(path: str, account: Account, root: Path) -> ModelFiles:
     """Whether a user may read every file of a model, judged by owner, group and mode of it and of its parents.
 
@@ -314,7 +377,16 @@ def model_files(path: str, account: Account, root: Path) -> ModelFiles:
         for name in names:
             files += 1
             gate.check(Path(folder, name), 0o4)
-    return ModelFiles(path, True, files, tuple(gate.obstacles), (unseen + gate.unseen + [""])[0])
+    return ModelFiles(
+        path,
+        True,
+        files,
+        tuple(gate.obstacles),
+        (unseen + gate.unseen + [""])[0],
+        folder=top.is_dir(),
+        config=os.path.isfile(top / "config.json"),
+        hidden=next(iter(gate.hidden), ""),
+    )
 
 
 class _Gate:
@@ -325,11 +397,12 @@ class _Gate:
         self.account = account
         self.obstacles: list[Obstacle] = []
         self.unseen: list[str] = []
+        self.hidden: list[str] = []
         self._judged: set[Path] = set()
 
     def shown(self, path: Path) -> str:
         """The path as the node knows it."""
-        return f"/{path.relative_to(self.root)}" if path.is_relative_to(self.root) else str(path)
+        return _shown(path, self.root)
 
     def check(self, path: Path, need: int) -> None:
         """Judge a path, what it links to, and the folders on the way to both; ``need`` is bits of ``rwx``."""
@@ -341,6 +414,8 @@ class _Gate:
         except OSError:
             self.obstacles.append(Obstacle(self.shown(path), "a link to nothing"))
             return
+        if _is_hidden(self.shown(target)):
+            self.hidden.append(self.shown(target))
         for way in (path, target):
             for folder in reversed(way.parents):
                 if folder.is_relative_to(self.root):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ansible_collections.inference.sglang.plugins.module_utils import releases
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
-from ansible_collections.inference.sglang.plugins.module_utils.node import Listener, NodeFacts
+from ansible_collections.inference.sglang.plugins.module_utils.node import HiddenPath, Listener, NodeFacts
 from ansible_collections.inference.sglang.plugins.module_utils.releases import Release
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
 
@@ -312,6 +312,26 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
                 source,
             )
         )
+    if not files.folder:
+        found.append(
+            Finding(
+                "model.not_a_folder",
+                "error",
+                f"{files.path} is a file",
+                "Set model_weights_path to the folder with config.json, tokenizer and weights",
+                "roles/model_weights/README.md",
+            )
+        )
+    elif files.files and not files.config and not found:
+        found.append(
+            Finding(
+                "model.no_config",
+                "error",
+                f"{files.path} has no config.json",
+                "Set model_weights_path to the folder that has it, or finish copying the model",
+                "roles/model_weights/README.md",
+            )
+        )
     if not files.files and not found:
         found.append(
             Finding(
@@ -325,7 +345,56 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
     return found
 
 
-RULES = (architecture, distribution, glibc, python, gpu, driver, cpu_engine, disk, one_mount, port, model)
+def hidden(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """The sandbox of the instance's unit shows some folders empty. Source: systemd.exec(5), ``node.HIDDEN``.
+
+    A path below one that is told already is mended with it.
+    """
+    paths = list(facts.hidden)
+    setting = "sglang_server_model_path"
+    if facts.model and facts.model.hidden and not any(path.setting == setting for path in paths):
+        paths.append(HiddenPath(setting, facts.model.path, facts.model.hidden))
+    told: list[str] = []
+    found = []
+    for path in paths:
+        if any(os.path.commonpath((path.path, parent)) == parent for parent in told):
+            continue
+        told.append(os.path.normpath(path.path))
+        leads = "" if os.path.normpath(path.path) == path.target else f"leads to {path.target}, which "
+        found.append(
+            Finding(
+                "path.hidden",
+                "error",
+                f"{path.setting}: {path.path} {leads}"
+                "lies where the instance's unit sees an empty folder (ProtectHome=, PrivateTmp=)",
+                "Move it, for example below /srv or /var/lib/sglang/models, and correct the setting",
+                "https://man7.org/linux/man-pages/man5/systemd.exec.5.html",
+            )
+        )
+    return found
+
+
+def user(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """Role ``sglang`` takes home and shell from the account of that name. Source: ``/etc/passwd``, useradd(8).
+
+    Accounts of people have ids from 1000 on (``UID_MIN`` of login.defs), or a shell to log in with.
+    """
+    login = facts.login
+    if login is None or (0 < login.uid < 1000 and os.path.basename(login.shell) in ("nologin", "false")):
+        return []
+    return [
+        Finding(
+            "user.taken",
+            "error",
+            f"sglang_user {login.name} is an account that is there already, with uid {login.uid} "
+            f"and shell {login.shell or '/bin/sh'}; the installation would take its home and shell away",
+            "Set sglang_user to a name that is not in use, such as sglang",
+            "/etc/passwd",
+        )
+    ]
+
+
+RULES = (architecture, distribution, glibc, python, gpu, driver, cpu_engine, disk, one_mount, user, port, model, hidden)
 
 
 def _number(version: str, separator: str) -> tuple[int, ...]:

@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 
 Options = Mapping[str, Mapping[str, object]]
 """The options of one role's ``meta/argument_specs.yml``: variable name to ``type``, ``choices``, ``required``, …"""
+
+_MISREAD = {
+    "str": ("bool", "float", "list", "dict"),
+    "path": ("bool", "float", "list", "dict"),
+    "int": ("bool",),
+    "list": ("str", "bool", "int", "float"),
+    "dict": ("str",),
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class NodeSettings:
     ``locks``       digest of the release's lock by Python minor version (``{"3.11": "…"}``)
     ``toolkit``     folder of the CUDA toolkit that will be used, ``toolkit_lock`` the digest of its lock
     ``model``       folder that must be there and readable; empty where a role makes it
+    ``unit_paths``  what the instance's unit must reach, by the setting that names it
     """
 
     release: str
@@ -41,6 +50,7 @@ class NodeSettings:
     gpu_required: bool
     cpu_engine: bool
     packages: tuple[str, ...] = ()
+    unit_paths: Mapping[str, str] = field(default_factory=dict)
 
 
 def role_of(name: str, roles: Iterable[str]) -> str | None:
@@ -55,7 +65,8 @@ def unknown(specs: Mapping[str, Options], names: Iterable[str]) -> list[Finding]
     ``specs``  role name to its options
     ``names``  every variable of the host, whoever set it; names that start with ``__`` are internal and free
     """
-    known = sorted(name for options in specs.values() for name in options)
+    owners = {name: role for role, options in specs.items() for name in options}
+    known = sorted(owners)
     findings = []
     for name in sorted(set(names).difference(known)):
         if name.startswith(("__", "ansible_")):
@@ -70,7 +81,7 @@ def unknown(specs: Mapping[str, Options], names: Iterable[str]) -> list[Finding]
                     "error",
                     f"{name} carries the prefix of role {role}, but no role knows it",
                     remedy,
-                    f"roles/{role}/meta/argument_specs.yml",
+                    f"roles/{owners[near[0]] if near else role}/meta/argument_specs.yml",
                 )
             )
         elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.9):
@@ -94,7 +105,9 @@ def type_of(value: object) -> str:
 def misread(name: str, option: Mapping[str, object], value: object, default: object = None) -> list[Finding]:
     """Judge a value that Ansible's own conversion would quietly take for something else.
 
-    A null passes there as any type, a list or a boolean as ``str``, a boolean as ``int`` (``True`` is 1).
+    A null passes there as any type, a list, a number or a boolean as ``str``, a boolean as ``int`` (``True`` is 1),
+    text as a list or dict. Roles and defaults read what the user wrote, not what the conversion makes of it. A whole
+    number as ``str`` reads the same either way; text as ``int`` or ``bool`` is converted where it is read.
 
     ``default``  the value in the role's ``defaults/main.yml``; a null is wrong only where that is not null, too
     """
@@ -111,16 +124,35 @@ def misread(name: str, option: Mapping[str, object], value: object, default: obj
                 )
             ]
         return []
-    wrong = {"str": ("bool", "list", "dict"), "path": ("bool", "list", "dict"), "int": ("bool",)}.get(kind, ())
-    if type_of(value) in wrong:
+    if type_of(value) in _MISREAD.get(kind, ()):
         return [
             Finding(
                 "settings.type",
                 "error",
                 f"{name} is of type {type_of(value)}",
-                f"Give it a value of type {kind}"
-                + (", in quotes" if isinstance(value, bool) and kind != "int" else ""),
+                f"Give it a value of type {kind}{_spelling(name, kind, value)}",
                 source,
             )
         ]
+    if kind == "path" and isinstance(value, str) and not value.startswith("/"):
+        return [
+            Finding(
+                "settings.path",
+                "error",
+                f"{name} is {value!r}, not an absolute path",
+                "Give the path on the node, beginning with /; download the model of a hub first",
+                "https://man7.org/linux/man-pages/man7/path_resolution.7.html",
+            )
+        ]
     return []
+
+
+def _spelling(name: str, kind: str, value: object) -> str:
+    """How to write what is meant."""
+    if kind in ("str", "path") and isinstance(value, bool | float):
+        return ", in quotes"
+    example = {"list": '["..", ".."]', "dict": '{"..": ".."}'}.get(kind)
+    if example is None:
+        return ""
+    shape = "list" if kind == "list" else "mapping"
+    return f""": a YAML {shape}, or on the command line -e '{{"{name}": {example}}}'"""

@@ -70,7 +70,7 @@ options:
     default: 30000
   model:
     description:
-      - Folder or file of the model, which must be there and readable.
+      - Folder of the model, which must be there, readable, and hold a C(config.json).
       - Left out where a role makes the model.
     type: str
     default: ""
@@ -91,6 +91,10 @@ options:
     type: list
     elements: str
     default: []
+  unit_paths:
+    description: Paths that the instance's sandboxed unit must reach, by the setting that names them.
+    type: dict
+    default: {}
 seealso:
   - module: inference.sglang.validate_settings
 """
@@ -198,7 +202,17 @@ facts:
       returned: always
       sample: false
     model:
-      description: Whether O(model) exists, its number of files, and what keeps O(user) from reading them.
+      description: What O(model) is, its number of files, and what keeps O(user) from reading them.
+      type: dict
+      returned: always
+    hidden:
+      description: Those of O(unit_paths) that the unit's sandbox hides, by C(setting), C(path) and C(target).
+      type: list
+      elements: dict
+      returned: always
+      sample: []
+    login:
+      description: The account O(user) of C(/etc/passwd), by C(name), C(uid) and C(shell); null where there is none.
       type: dict
       returned: always
 findings:
@@ -262,6 +276,7 @@ def main() -> None:
             "gpu_required": {"type": "bool", "default": True},
             "cpu_engine": {"type": "bool", "default": False},
             "packages": {"type": "list", "elements": "str", "default": []},
+            "unit_paths": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )

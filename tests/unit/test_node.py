@@ -182,6 +182,53 @@ def test_an_absent_and_an_empty_model(root):
     assert node.model_files("/srv/empty", STRANGER, root).files == 0
 
 
+def test_a_model_that_is_a_file_or_lacks_its_configuration(root, model):
+    assert node.model_files("/srv/models/tiny", STRANGER, root).config
+    file = node.model_files("/srv/models/tiny/config.json", STRANGER, root)
+    assert (file.folder, file.config) == (False, False)
+    (model / "config.json").unlink()
+    found = node.model_files("/srv/models/tiny", STRANGER, root)
+    assert (found.folder, found.config) == (True, False)
+
+
+def test_what_the_sandbox_hides_is_found_by_name_and_behind_links(root, model):
+    (root / "home/x").mkdir(parents=True)
+    (root / "opt").mkdir()
+    (root / "opt/linked").symlink_to("../home/x")
+    paths = {
+        "a": "/homes/x",
+        "b": "/home/x/model",
+        "c": "/opt/linked/model",
+        "d": "/srv/models/tiny",
+        "e": "/srv/../tmp",
+        "f": "/var/tmp/x",
+        "g": "/run/user/1",
+        "h": "/root",
+    }
+    found = {path.setting: path.target for path in node.hidden(paths, root)}
+    assert found == {
+        "b": "/home/x/model",
+        "c": "/home/x/model",
+        "e": "/tmp",
+        "f": "/var/tmp/x",
+        "g": "/run/user/1",
+        "h": "/root",
+    }
+
+
+def test_a_file_of_the_model_that_leads_into_a_hidden_folder(root, model):
+    assert node.model_files("/srv/models/tiny", STRANGER, root).hidden == ""
+    write(root / "home/x/blob")
+    (model / "more.safetensors").symlink_to("../../../home/x/blob")
+    assert node.model_files("/srv/models/tiny", STRANGER, root).hidden == "/home/x/blob"
+
+
+def test_the_account_of_a_name(root):
+    write(root / "etc/passwd", "root:x:0:0:root:/root:/bin/bash\nsglang:x:998:998::/nonexistent:/usr/sbin/nologin\n")
+    assert node.login("sglang", root) == node.Login("sglang", 998, "/usr/sbin/nologin")
+    assert node.login("sgl", root) is None
+
+
 def test_another_interpreter_is_asked_and_a_broken_one_is_none(tmp_path):
     here = "{}.{}".format(*sys.version_info)
     other = write(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -194,6 +241,7 @@ def test_another_interpreter_is_asked_and_a_broken_one_is_none(tmp_path):
 
 def test_a_whole_reading(root, model):
     write(root / "etc/os-release", "ID=debian\nVERSION_ID=12\n")
+    write(root / "etc/passwd", "sglang:x:1000:1000::/home/sglang:/bin/bash\n")
     write(root / "opt/sglang/cache/inference.sglang/abc")
     write(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module\nGCC\n")
     settings = NodeSettings(
@@ -212,11 +260,14 @@ def test_a_whole_reading(root, model):
         user="sglang",
         gpu_required=True,
         cpu_engine=False,
+        unit_paths={"sglang_root": "/home/x/sglang"},
     )
     facts = node.read(settings, root, STRANGER)
     assert (facts.distribution, facts.distribution_version, facts.cached_locks) == ("debian", "12", ("abc",))
     assert facts.driver == "NVRM version: NVIDIA UNIX Open Kernel Module"
     assert (facts.toolkit_installed, facts.listeners, facts.gpus) == (False, (), ())
+    assert facts.hidden == (node.HiddenPath("sglang_root", "/home/x/sglang", "/home/x/sglang"),)
+    assert facts.login == node.Login("sglang", 1000, "/bin/bash")
     assert json.loads(json.dumps(facts.as_dict()))["model"]["files"] == 2
 
 

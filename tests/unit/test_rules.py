@@ -101,6 +101,14 @@ def test_a_fit_node_has_no_finding():
         ({"model": files(files=0)}, "model.empty"),
         ({"model": files(obstacles=(node.Obstacle("/srv", "root:root 0700"),))}, "model.unreadable"),
         ({"model": files(unseen="/srv/model")}, "model.unseen"),
+        ({"model": files(files=1, folder=False, config=False)}, "model.not_a_folder"),
+        ({"model": files(config=False)}, "model.no_config"),
+        ({"model": files(hidden="/home/x/model")}, "path.hidden"),
+        ({"hidden": (node.HiddenPath("sglang_root", "/opt/sglang", "/root/sglang"),)}, "path.hidden"),
+        ({"login": node.Login("sglang", 1000, "/usr/sbin/nologin")}, "user.taken"),
+        ({"login": node.Login("sglang", 998, "/bin/bash")}, "user.taken"),
+        ({"login": node.Login("sglang", 998, "")}, "user.taken"),
+        ({"login": node.Login("sglang", 0, "/usr/sbin/nologin")}, "user.taken"),
     ],
 )
 def test_one_change_one_finding(change, expected):
@@ -114,6 +122,8 @@ def test_one_change_one_finding(change, expected):
         {"listeners": (listener(unit="sglang-default.service"),)},
         {"listeners": (listener("10.0.0.5"),)},
         {"glibc": "2.100"},
+        {"login": node.Login("sglang", 998, "/usr/sbin/nologin")},
+        {"login": node.Login("sglang", 998, "/bin/false")},
         {"model": None},
     ],
 )
@@ -185,6 +195,17 @@ def test_on_two_mounts_a_release_is_a_full_copy():
 def test_two_mounts_of_one_device_share_its_space():
     bare = replace(FIT, toolkit_installed=True, spaces=spaces(15, "/cache", "254:0"))
     assert ids(bare) == ["disk.too_small", "disk.two_mounts"]
+
+
+def test_a_hidden_path_is_told_once_and_with_where_it_leads():
+    hidden = (
+        node.HiddenPath("sglang_root", "/home/x/sglang", "/home/x/sglang"),
+        node.HiddenPath("sglang_releases_path", "/home/x/sglang/releases", "/home/x/sglang/releases"),
+        node.HiddenPath("sglang_python", "/opt/python", "/root/python"),
+    )
+    first, second = rules.judge(SETTINGS, replace(FIT, hidden=hidden), RELEASE)
+    assert first.seen.startswith("sglang_root: /home/x/sglang lies where")
+    assert second.seen.startswith("sglang_python: /opt/python leads to /root/python, which lies where")
 
 
 def test_a_model_by_its_hub_name_is_refused():

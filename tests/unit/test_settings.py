@@ -25,11 +25,13 @@ def test_a_misspelt_variable_gets_the_nearest_name_of_any_role():
     assert (finding.id, finding.severity) == ("settings.unknown", "error")
     assert "sglang_sever_port carries the prefix of role sglang" in finding.seen
     assert "sglang_server_port" in finding.remedy
+    assert finding.source == "roles/sglang_server/meta/argument_specs.yml"
 
 
 def test_an_unknown_variable_without_a_neighbour_is_to_be_removed():
     (finding,) = settings.unknown(SPECS, ["sglang_xyzzy_qqq"])
     assert finding.remedy == "Remove it"
+    assert finding.source == "roles/sglang/meta/argument_specs.yml"
 
 
 def test_internal_names_and_names_of_others_are_free():
@@ -42,11 +44,44 @@ def test_a_misspelt_prefix_is_worth_a_warning():
     assert "model_weights_path" in finding.remedy
 
 
-@pytest.mark.parametrize(("kind", "value"), [("str", ["a"]), ("str", True), ("path", {"a": 1}), ("int", True)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("str", ["a"]),
+        ("str", True),
+        ("str", 13.0),
+        ("path", {"a": 1}),
+        ("int", True),
+        ("list", "a"),
+        ("list", 1),
+        ("dict", '{"a": 1}'),
+    ],
+    ids=str,
+)
 def test_what_ansible_would_convert_quietly_is_refused(kind, value):
     (finding,) = settings.misread("sglang_root", {"type": kind}, value)
     assert finding.id == "settings.type"
     assert f"is of type {type(value).__name__}" in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        ("str", 13.0, "in quotes"),
+        ("list", "a", """a YAML list, or on the command line -e '{"sglang_x": ["..", ".."]}'"""),
+        ("dict", "a", """a YAML mapping, or on the command line -e '{"sglang_x": {"..": ".."}}'"""),
+    ],
+)
+def test_the_remedy_tells_how_to_write_it(kind, value, says):
+    (finding,) = settings.misread("sglang_x", {"type": kind}, value)
+    assert finding.remedy.endswith(says)
+
+
+@pytest.mark.parametrize("value", ["org/some-model", "~/model", "models/x", ""])
+def test_a_path_begins_at_the_root(value):
+    (finding,) = settings.misread("model_weights_path", {"type": "path"}, value)
+    assert finding.id == "settings.path"
+    assert not settings.misread("model_weights_path", {"type": "path"}, "/srv/model")
 
 
 def test_a_value_that_may_hold_a_secret_is_not_shown():
@@ -54,7 +89,7 @@ def test_a_value_that_may_hold_a_secret_is_not_shown():
     assert "hunter2" not in str(finding)
 
 
-@pytest.mark.parametrize(("kind", "value"), [("str", "a"), ("str", 13.0), ("int", "8"), ("int", 8), ("bool", "false")])
+@pytest.mark.parametrize(("kind", "value"), [("str", "a"), ("str", 13), ("int", "8"), ("int", 8), ("bool", "false")])
 def test_strings_of_the_command_line_are_fine(kind, value):
     assert not settings.misread("sglang_root", {"type": kind}, value)
 

@@ -33,6 +33,19 @@ FAULTS = {
     ),
     "toolkit": ({**GOOD, "cuda_toolkit_version": "12.8"}, "toolkit.unknown", "13.0"),
     "patch": ({**GOOD, "sglang_patches": ["triton-layer-prob"]}, "settings.patches", "triton-layer-probe"),
+    "float": ({**GOOD, "cuda_toolkit_version": 13.0}, "settings.type", "in quotes"),
+    "text_for_list": ({**GOOD, "sglang_patches": "triton-layer-probe"}, "settings.type", "a YAML list, or"),
+    "text_for_dict": ({**GOOD, "sglang_server_flags": '{"pp-size": 8}'}, "settings.type", "a YAML mapping, or"),
+    "relative": (
+        {
+            "model_weights_source": "tiny-llama",
+            "model_weights_path": "models/tiny",
+            "sglang_server_model_path": "/srv/x",
+        },
+        "settings.path",
+        "'models/tiny', not an absolute path",
+    ),
+    "no_lock": ({**GOOD, "sglang_python_version": "3.10"}, "release.python", "3.12"),
     "undefined": ({**GOOD, "sglang_release": "{{ nowhere }}"}, "settings.unresolved", "nowhere"),
 }
 
@@ -98,8 +111,8 @@ def test_every_fault_is_found_without_a_connection(play, tmp_path):
     for name, (_variables, expected, words) in FAULTS.items():
         outcome, result = results[name]
         assert outcome == "failed"
+        assert [finding["id"] for finding in result["findings"]] == [expected], name
         (finding,) = result["findings"]
-        assert finding["id"] == expected, name
         assert words in finding["seen"] + finding["remedy"]
         assert "hunter2" not in json.dumps(result)
         assert f"{name}: error: {expected}: " in result["msg"]
@@ -115,14 +128,61 @@ def test_all_faults_of_a_host_are_told_at_once(play):
     assert len(result["msg"].splitlines()) == 1 + 4
 
 
+@pytest.mark.parametrize(
+    ("variables", "other"),
+    [
+        ({"sglang_server_port": "eighty"}, "settings.type"),
+        ({"sglang_python_version": 3.12}, "settings.type"),
+        ({"sglang_release": "0.4.0"}, "release.unknown"),
+        ({"sglang_release": "{{ nowhere }}"}, "settings.unresolved"),
+        ({"cuda_toolkit_version": "12.8"}, "toolkit.unknown"),
+    ],
+    ids=str,
+)
+def test_one_fault_hides_no_other_of_the_instance(play, variables, other):
+    variables = {**variables, **GOOD, "sglang_server_host": "10.0.0.5", "sglang_server_restart_limit": 0}
+    outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": variables})["node1"]
+    assert outcome == "failed"
+    assert {finding["id"] for finding in result["findings"]} == {other, "plan.exposed", "plan.range"}
+
+
+def judged_with_facts(play, version):
+    """The settings of a host whose fact ``python`` has this version."""
+    fact = {"ansible.builtin.set_fact": {"python": {"version": version}, "cacheable": True}}
+    return play({"block": [fact, {"inference.sglang.validate_settings": {}}]}, {"node1": GOOD})["node1"]
+
+
+def test_a_default_that_fails_is_told_where_no_other_finding_tells_why(play):
+    outcome, result = judged_with_facts(play, {})
+    assert outcome == "failed"
+    assert {finding["id"] for finding in result["findings"]} == {"settings.unresolved"}
+    assert "sglang_python_version cannot be evaluated" in result["msg"]
+
+
+def test_a_node_whose_python_has_no_lock_is_left_to_the_reading_of_the_node(play):
+    outcome, result = judged_with_facts(play, {"major": 3, "minor": 10})
+    assert outcome == "ok", result
+    assert result["settings"]["sglang_python_version"] == "3.10"
+
+
+def test_a_boolean_of_the_command_line_is_one_to_the_role(play):
+    task = {"ansible.builtin.include_role": {"name": "inference.sglang.cpu_engine"}}
+    given = {"sglang_root": "/opt/sglang", "sglang_release_path": "/opt/sglang/releases/x"}
+    outcome, result = play(task, {"node1": {**given, "ansible_connection": "local"}}, "-e", "cpu_engine_enabled=false")[
+        "node1"
+    ]
+    assert outcome != "failed", result
+
+
 def test_strings_of_the_command_line_become_what_the_roles_want(play):
     extra = ("-e", "sglang_server_port=30001", "-e", "preflight_gpu_required=false")
-    extra += ("-e", 'sglang_server_flags=\'{"pp-size": "8"}\'')
+    extra += ("-e", "cpu_engine_enabled=yes", "-e", '{"sglang_server_flags": {"pp-size": "8"}}')
     outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": GOOD}, "--check", *extra)["node1"]
     assert outcome == "ok", result
     settings = result["settings"]
     assert settings["sglang_server_port"] == 30001
     assert settings["preflight_gpu_required"] is False
+    assert settings["cpu_engine_enabled"] is True
     assert settings["sglang_server_flags"] == {"pp-size": "8"}
     assert settings["sglang_server_model_path"] == GOOD["model_weights_path"]
 
@@ -140,6 +200,6 @@ def test_the_role_tells_all_that_is_wrong_with_a_node(play, tmp_path):
         {"ansible.builtin.include_role": {"name": "inference.sglang.preflight"}}, {"node1": variables}, "--check"
     )["node1"]
     assert outcome == "failed"
-    assert {"model.missing", "node.python"} <= {finding["id"] for finding in result["findings"]}
+    assert {"model.missing", "node.python", "path.hidden"} <= {finding["id"] for finding in result["findings"]}
     assert "does not exist on the node" in result["msg"]
     assert not result["ok"]
