@@ -82,9 +82,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
         What is missing of the plan is a finding of its own: the role's default stands in, so that the rest is judged.
         """
-        release = values.get("sglang_release")
-        found = releases.check(release) if release is not None else []
-        known = release is not None and not found
+        release = str(values.get("sglang_release", ""))
+        found = releases.check(release) if "sglang_release" in values else []
+        known = "sglang_release" in values and not found
         table = flag_tables.load(release if known else defaults["sglang_release"])
         try:
             instance = instances.wanted(values)
