@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -36,16 +37,22 @@ def start() -> None:
     venv = environment("controller")
     nodes.create(venv, INVENTORY)
     nodes.playbook(venv, INVENTORY, "site.yml")
+    facts = STATE / "verified-facts.txt"
+    os.environ["VERIFIED_FACTS"] = str(facts)
     nodes.playbook(venv, INVENTORY, "playbooks/verify.yml")
+    print(f"\nVerified facts\n{facts.read_text()}")
     for host, variables in hosts(venv).items():
         plan = json.loads(ssh(host, variables, "cat /etc/sglang/tiny/plan.json"))
         port = int(plan["url"].rpartition(":")[2])
         with tunnel(variables, port) as local:
             text = complete(f"http://127.0.0.1:{local}", plan["served_name"])
         words = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *ssh_arguments(variables)]
-        print(f"\nEndpoint    {plan['url']} on node {host}; from here:\n            {' '.join(words)}")
-        print(f"Completion  {PROMPT!r} -> {text!r}")
+        print(f"Endpoint    {plan['url']} on node {host}; from here:\n            {' '.join(words)}")
+        print(f"            curl {plan['url']}/v1/models")
+        print(f"Completion  {PROMPT!r} -> {text!a}")
         print("            (random weights: a real answer, not a sensible one)")
+        print(f"Journal     ssh {' '.join(ssh_arguments(variables))} journalctl --unit sglang-{plan['name']} --follow")
+    print(f"Ansible     PATH={venv / 'bin'}:$PATH")
     print(f"Time        {time.monotonic() - began:.0f} s from start to answer")
     print("Stop        script/demo stop", flush=True)
 
@@ -103,13 +110,19 @@ def complete(url: str, model: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Start without an argument, ``stop`` to remove everything but the wheel cache."""
-    match arguments:
-        case []:
-            start()
-        case ["stop"]:
-            nodes.destroy(environment("controller"), INVENTORY)
-        case _:
-            raise SystemExit("usage: script/demo [stop]")
+    try:
+        match arguments:
+            case []:
+                start()
+            case ["stop"]:
+                nodes.destroy(environment("controller"), INVENTORY)
+                print("The node is gone. The wheels stay, for the next start: /var/cache/inference.sglang, or where")
+                print(f"{nodes.STORE} said.", flush=True)
+            case _:
+                raise SystemExit("usage: script/demo [stop]")
+    except KeyboardInterrupt:
+        print("\nInterrupted. script/demo goes on from here; script/demo stop removes the node.", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from project import ROOT, clean_environment, require_packages, run
+from project import ROOT, STATE, clean_environment, require_packages, run
 
+# Names the folder of wheels and installations; another start or stop of this checkout remembers it.
+STORE = "INFERENCE_SGLANG_STORE"
 PACKAGES = ("podman", "runc", "mmdebstrap", "iptables", "netavark", "aardvark-dns", "openssh-client")
 
 
@@ -20,9 +23,14 @@ def playbook(venv: Path, inventory: Path, name: str, *arguments: str) -> None:
 def create(venv: Path, inventory: Path) -> None:
     """Boot the inventory's hosts; those that run already stay."""
     require_packages(*PACKAGES)
+    if store := os.environ.get(STORE):
+        STATE.mkdir(exist_ok=True)
+        (STATE / "store").write_text(store)
     playbook(venv, inventory, "molecule/nodes/create.yml")
 
 
 def destroy(venv: Path, inventory: Path) -> None:
     """Remove the inventory's hosts, their network and what they installed. The wheel cache stays."""
+    if (STATE / "store").exists():
+        os.environ.setdefault(STORE, (STATE / "store").read_text())
     playbook(venv, inventory, "molecule/nodes/destroy.yml")

@@ -98,7 +98,7 @@ def test_completes_a_text(host, plan, fact):
     assert output.rc == 0, output.stderr
     answer = json.loads(output.stdout)
     assert answer["usage"]["completion_tokens"] == 8
-    fact("completes", repr(answer["choices"][0]["text"]))
+    fact("completes", ascii(answer["choices"][0]["text"]))
 
 
 def test_files_have_safe_modes(host, plan):
