@@ -11,7 +11,8 @@ from project import ROOT, STATE, clean_environment, require_packages, run
 
 # Names the folder of wheels and installations; another start or stop of this checkout remembers it.
 STORE = "INFERENCE_SGLANG_STORE"
-PACKAGES = ("podman", "runc", "mmdebstrap", "iptables", "netavark", "aardvark-dns", "openssh-client")
+# netavark drives iptables on Debian 12 and nftables on Debian 13; it only recommends them.
+PACKAGES = ("podman", "runc", "mmdebstrap", "iptables", "nftables", "netavark", "aardvark-dns", "openssh-client")
 
 
 def playbook(venv: Path, inventory: Path, name: str, *arguments: str) -> None:
