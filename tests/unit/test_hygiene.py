@@ -18,7 +18,7 @@ ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
 FORBIDDEN = {
     # Which registry serves a package is the machine's own setting.
     "the host name of a package registry": (
-        r"\b(?:pypi|pythonhosted|registry\.npmjs|(?:deb|security|snapshot)\.debian|galaxy\.ansible)[.](?:org|com)\b"
+        r"\b(?:pypi|python(?:hosted)|registry\.npmjs|(?:deb|security|snapshot)\.debian|galaxy\.ansible)[.](?:org|com)\b"
     ),
     "a path of one person's machine": r"/(?:work|home/[a-z]\w+|tmp/w|root/[.]pyenv)/",
     "a file that is not in the repository": r"\bshared/(?:facts|prototypes|reports|DESIGN|STYLE)\b",
