@@ -84,6 +84,8 @@ def style() -> None:
 @part("unit tests of the core, the plugins and the roles' interfaces")
 def units() -> None:
     """All of tests/unit but what the part ``hygiene`` runs."""
+    # Some compile a library, and some ask systemd how it reads a unit.
+    require_packages("binutils", "gcc", "libc6-dev", "systemd")
     tool("pytest", "--tb=short", "tests/unit", "--ignore=tests/unit/test_hygiene.py")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -68,10 +67,6 @@ def test_what_is_quoted_is_read_back(strings: list[str]) -> None:
     assert read.findings == []
 
 
-needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-
-
-@needs_systemd
 @pytest.mark.parametrize("strings", [HARD, hard_strings(3)], ids=["chosen", "random"])
 def test_systemd_reads_what_was_meant(strings: list[str], tmp_path: Path) -> None:
     strings = [string for string in strings if "\n" not in string]
@@ -81,7 +76,6 @@ def test_systemd_reads_what_was_meant(strings: list[str], tmp_path: Path) -> Non
     assert seen == environment
 
 
-@needs_systemd
 @pytest.mark.parametrize(
     "line",
     [

@@ -234,7 +234,6 @@ def make_wheel(folder: Path) -> str:
 UV = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 
 
-@pytest.mark.skipif(UV is None, reason="uv is not installed")
 @pytest.mark.parametrize("method", ["install_environment", "install_folder"])
 def test_an_installation_that_was_killed_is_completed_by_uv(tmp_path, method):
     """uv links METADATA before the files, and believes in it when it is started again."""
