@@ -28,6 +28,8 @@ DISTRIBUTIONS: dict[tuple[str, str], bool] = {
 MACHINE, LEAST_GLIBC = releases.PLATFORM.split("-manylinux_")
 LINKED_MB = 100
 """What a release costs beside the cache whose files it links: folders, scripts, byte code; MB, measured."""
+CACHED_MB = 300
+"""What uv's cache holds beside the files that are linked from it: its own records; MB, measured."""
 SPARE_MB = 2000
 """What must stay free for logs, compiled kernels and the system, MB."""
 
@@ -48,12 +50,12 @@ def known_faults(flags: Mapping[str, object], python: str, release: Release) -> 
         Finding(
             "release.known_fault",
             "error",
-            f"{fault.flag} {fault.value} does not work on Python {python}: {fault.why}",
+            fault.seen,
             fault.remedy,
             fault.source,
         )
         for fault in release.known_faults
-        if fault.python == python and (fault.flag, fault.value) in asked
+        if fault.python in ("", python) and (fault.flag, fault.value) in asked
     ]
 
 
@@ -196,7 +198,8 @@ def cpu_engine(settings: NodeSettings, facts: NodeFacts, release: Release) -> li
 def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
     """Room for what is not installed yet, by mount. Source: sizes measured in ``releases`` and here.
 
-    uv links files from its cache into a release on the same mount; on another mount it copies them.
+    uv links files from its cache into a release on the same mount; on another mount it copies them. What a release that is
+    not cached needs is an upper bound where others are: the wheels that it shares with them are not fetched again.
     """
     needs: dict[str, int] = defaultdict(int)
     linked = facts.spaces[settings.releases_path].mount == facts.spaces[settings.cache_path].mount
@@ -204,7 +207,7 @@ def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
     if not any(done.version == release.version and done.lock == lock for done in facts.releases):
         needs[settings.releases_path] += LINKED_MB if linked else release.install_mb
         if lock not in facts.cached_locks:
-            needs[settings.cache_path] += release.cache_mb
+            needs[settings.cache_path] += release.install_mb + CACHED_MB
     if not facts.toolkit_installed and settings.toolkit_lock not in facts.cached_locks:
         needs[settings.toolkit] += releases.TOOLKIT_INSTALL_MB
     found = []
@@ -213,7 +216,8 @@ def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
         free = facts.spaces[here[0]].free_bytes
         missing = (sum(needs[path] for path in here) + SPARE_MB) * 10**6 - free
         if missing > 0:
-            parts = ", ".join(f"{needs[path] / 1000:.1f} GB below {path}" for path in here)
+            most = {settings.cache_path: "at most "} if facts.cached_locks else {}
+            parts = ", ".join(f"{most.get(path, '')}{needs[path] / 1000:.1f} GB below {path}" for path in here)
             found.append(
                 Finding(
                     "disk.too_small",

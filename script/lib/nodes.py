@@ -15,6 +15,11 @@ STORE = "INFERENCE_SGLANG_STORE"
 PACKAGES = ("podman", "runc", "mmdebstrap", "iptables", "nftables", "netavark", "aardvark-dns", "openssh-client")
 
 
+def store() -> Path:
+    """The folder that all nodes of this machine share: wheels and installations (``node_store`` of the inventories)."""
+    return Path(os.environ.get(STORE) or "/var/cache/inference.sglang")
+
+
 def playbook(venv: Path, inventory: Path, name: str, *arguments: str) -> None:
     """Run a playbook of the checkout against an inventory."""
     ansible = venv / "bin" / "ansible-playbook"

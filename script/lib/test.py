@@ -22,17 +22,23 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import lock
 import nodes
+import proof
+from ansible_collections.inference.sglang.plugins.module_utils import releases
 from project import PYTHON_MINOR, ROOT, STATE, clean_environment, environment, require_packages, run
 
 COLLECTION = "inference.sglang"
 PLUGINS = "ansible_collections.inference.sglang.plugins"
 TYPED = ("module_utils", "plugin_utils", "filter", "action")
 MOST_TASKS = 45
+# An installation through the role may take this much of a bare `uv pip install` of the same lock.
+MOST_OF_BARE = 1.1
 FULL_RESULT = ROOT / "docs" / "test-results.md"
+LOCK_RESULT = ROOT / "docs" / "lock-results.md"
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def style() -> None:
     tool("ruff", "check")
     tool("ruff", "format", "--check")
     tool("mypy", *(word for name in TYPED for word in ("-p", f"{PLUGINS}.{name}")))
-    tool("mypy", "script/lib", env={"MYPYPATH": "script/lib"})
+    tool("mypy", "script/lib", env={"MYPYPATH": "script/lib:.collections"})
     run(["shellcheck", *bash_scripts()])
 
 
@@ -87,6 +93,57 @@ def units() -> None:
     # Some compile a library, and some ask systemd how it reads a unit.
     require_packages("binutils", "gcc", "libc6-dev", "systemd")
     tool("pytest", "--tb=short", "tests/unit", "--ignore=tests/unit/test_hygiene.py")
+
+
+@part("every lock against table and index, and one release by an installation, in turn")
+def locks() -> None:
+    """Each hour another release that has a lock for this Python is installed, imported and compiles."""
+    check_locks()
+    provable = [release for release in releases.RELEASES.values() if PYTHON_MINOR in release.locks]
+    chosen = provable[int(time.time() // 3600) % len(provable)]
+    text = (lock.LOCKS / f"{chosen.version}-py{PYTHON_MINOR}.txt").read_text()
+    print(proof.table([proof.prove(chosen, text)]), flush=True)
+    bare, ours = proof.compare(text)
+    print(
+        f"With a filled cache: uv pip install {bare:.2f} s, the role's way {ours:.2f} s ({ours / bare:.2f} x)",
+        flush=True,
+    )
+    if ours > MOST_OF_BARE * bare:
+        raise SystemExit(f"The role's way may take {MOST_OF_BARE} x uv pip install")
+
+
+def all_locks() -> None:
+    """As part ``locks``, with every release by an installation. The result is kept in the repository."""
+    check_locks()
+    texts = {
+        release: (lock.LOCKS / f"{release.version}-py{PYTHON_MINOR}.txt").read_text()
+        for release in releases.RELEASES.values()
+        if PYTHON_MINOR in release.locks
+    }
+    proofs = []
+    following = [*list(texts.values())[1:], ""]
+    for (release, text), after in zip(texts.items(), following, strict=True):
+        proofs.append(proof.prove(release, text))
+        print(proof.table(proofs[-1:]), flush=True)
+        if after:
+            proof.forget(text, after)
+    LOCK_RESULT.write_text(
+        "# What every lock gives when it is installed\n\n"
+        f"Written by `script/test locks --all` on {today()}: {setting()}.\n"
+        "Install: uv, with the wheels that the release before it left in the cache. MB: on disk, 10⁶ bytes.\n"
+        f"All imports and all kernels were right.\n\n{proof.table(proofs)}\n"
+    )
+
+
+def check_locks() -> None:
+    """Every lock against the table and the package index, without installing anything."""
+    tool("pytest", "--tb=short", "tests/unit/test_releases.py")
+    for release in releases.RELEASES.values():
+        for python in release.locks:
+            lock.check_index(release.version, python)
+    print(
+        f"the index serves every wheel of {sum(len(it.locks) for it in releases.RELEASES.values())} locks", flush=True
+    )
 
 
 @part("what a repository must not hold, and what it must")
@@ -315,10 +372,14 @@ def setting() -> str:
 
 def record(machine: str, results: list[Result]) -> None:
     """Keep the result of a full series in the repository, with its date and the machine."""
-    today = datetime.datetime.now(datetime.UTC).date()
     FULL_RESULT.write_text(
-        f"# The full test series\n\nWritten by `script/test full` on {today}: {machine}.\n\n{table(results)}\n"
+        f"# The full test series\n\nWritten by `script/test full` on {today()}: {machine}.\n\n{table(results)}\n"
     )
+
+
+def today() -> datetime.date:
+    """The date, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def chosen_parts(names: list[str]) -> list[Part]:
@@ -336,12 +397,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="script/test", description="Runs all parts but the long, or those named.")
     parser.add_argument("parts", nargs="*", metavar="NAME", help="a part, or: full (all parts, the long ones too)")
     parser.add_argument("--list", action="store_true", help="name the parts and stop")
+    parser.add_argument(
+        "--all", action="store_true", help="with part locks: install every release, and keep the result"
+    )
     arguments = parser.parse_args()
     if arguments.list:
         for entry in PARTS.values():
             print(f"{entry.name:<10} {entry.description}{' (long)' if entry.long else ''}")
         return 0
     chosen = chosen_parts(arguments.parts)
+    if arguments.all:
+        chosen = [replace(entry, function=all_locks) if entry.name == "locks" else entry for entry in chosen]
     machine = setting()
     print(machine, flush=True)
     results = [attempt(entry) for entry in chosen]
