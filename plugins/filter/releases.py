@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.sglang.plugins.module_utils import installs, patches, releases, wheels
+from ansible_collections.inference.sglang.plugins.module_utils.findings import as_text, errors
 from ansible_collections.inference.sglang.plugins.plugin_utils import role_files
 
 
@@ -16,13 +17,14 @@ def release_lock(release: str, python: str) -> str:
     return role_files.lock(release, python)
 
 
-def release_patches(chosen: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return role_files.patch_definitions(chosen)
+def release_patches(chosen: Iterable[object], folders: Iterable[str | None] = ()) -> list[dict[str, Any]]:
+    return _definitions(chosen, None, folders)
 
 
-def release_name(release: str, python: str, chosen: Iterable[str | Mapping[str, Any]] = ()) -> str:
-    patch_set = [patches.from_mapping(definition) for definition in role_files.patch_definitions(chosen)]
-    return installs.name(release, role_files.lock(release, python), patch_set)
+def release_name(release: str, python: str, chosen: Iterable[object] = (), folders: Iterable[str | None] = ()) -> str:
+    lock = role_files.lock(release, python)
+    patch_set = [patches.from_mapping(definition) for definition in _definitions(chosen, release, folders)]
+    return installs.name(release, lock, patch_set)
 
 
 def release_cuda(release: str) -> str:
@@ -39,6 +41,13 @@ def toolkit_lock(version: str) -> str:
 
 def toolkit_name(version: str) -> str:
     return f"{version}-{wheels.digest(role_files.toolkit_lock(version))}"
+
+
+def _definitions(chosen: Iterable[object], release: str | None, folders: Iterable[str | None]) -> list[dict[str, Any]]:
+    definitions, findings = role_files.patch_definitions(chosen, release, folders)
+    if wrong := errors(findings):
+        raise ValueError(as_text(wrong))
+    return definitions
 
 
 def _release(version: str) -> releases.Release:

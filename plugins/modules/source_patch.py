@@ -8,10 +8,9 @@ DOCUMENTATION = r"""
 module: source_patch
 short_description: Keep a patch of an installed Python file present or absent
 description:
-  - Changes one file of an installed distribution when it is byte for byte the known original.
-  - Proves the new behaviour by a probe.
-  - A file that is neither the known original nor the known result is never written.
-    The module fails and says what it found.
+  - Changes one file of a release when it is byte for byte the known original, and proves the new behaviour by a probe.
+  - A file that is neither the known original nor the known result is never written. The module fails and shows how the
+    file differs from what is known of it.
   - The way back gives the original bytes.
   - The file is replaced by rename. Other hard links to it, such as those in a package cache, keep their content.
 author:
@@ -29,28 +28,46 @@ attributes:
 options:
   definition:
     description:
-      - The patch, with the keys C(id), C(summary), C(distribution), C(file), C(releases), C(edits) and C(probe).
-      - C(upstream), C(fixed_in) and C(notes) are optional.
-      - C(file) is a path inside O(site_packages).
-      - C(releases) maps a version to the SHA-256 of the file C(before) and C(after).
-      - C(edits) is a list of replacements of C(old), which must occur exactly once, by C(new).
-      - C(probe) is Python source that gets the path of the file as its argument.
-      - It exits 0 only when the behaviour is right.
-      - The files in C(roles/sglang/files/patches) are examples.
+      - The patch. The files in C(roles/sglang/files/patches) are examples. Every fault in it is named.
+      - C(id), in lower-case letters, digits and single hyphens, and C(summary), what is right with the patch.
+      - C(distribution), the name of the distribution that the file belongs to, any one of the release's.
+      - C(file), its path inside O(site_packages).
+      - C(releases), from SGLang release to the SHA-256 of the file C(before) and C(after). The keys are SGLang's
+        releases for every distribution, as the lock of a release pins them all. Quote them.
+      - C(edits), a list of replacements of C(old), which must occur exactly once, by C(new), which must occur
+        exactly once in the result. They are made in this order and undone in the opposite one.
+      - C(probe), Python source that exits 0 only when the behaviour is right. It is run isolated, with two
+        arguments, the path of the file and the release. It should run the changed code with stand-ins. Importing
+        the release would take long and need a GPU.
+      - C(variants), for a change that is not the same text in all releases. A list of mappings, each with
+        C(releases) of its own, and with C(file), C(edits) and C(probe) where those differ from the definition's.
+      - C(fixed_in), the first release that has the change upstream. From there on the patch is not needed.
+      - C(requires), a list of ids of patches without which this one is not enough, in the releases that those change.
+        This module applies one patch and does not read it. The filter P(inference.sglang.release_name#filter) and
+        M(inference.sglang.validate_settings) refuse a set in which a required patch is missing, one is given twice, or
+        two change one file of the release.
+      - C(upstream), a list of links, and C(notes), what a reader should know, such as cases that remain.
+      - C(fixed_in), C(requires), C(upstream), C(notes) and C(variants) are optional.
     type: dict
     required: true
   site_packages:
-    description: The folder in which the distribution is installed.
+    description: The folder in which the release's distributions are installed.
     type: path
     required: true
   release:
-    description: The installed version of the distribution.
+    description: The SGLang release that is installed there, a key of the definition's C(releases).
     type: str
     required: true
   python:
     description:
       - The interpreter that runs the probe, normally the one that belongs to O(site_packages).
       - Without it, no probe is run.
+    type: path
+  cache_path:
+    description:
+      - The wheel cache of uv, if there is one. A conflict is shown as the difference from the original, which is looked
+        for there by its hash.
+      - Without it, or where the original is not there, the file is compared with the texts of the edits.
     type: path
   state:
     description:
@@ -70,6 +87,7 @@ EXAMPLES = r"""
     site_packages: /opt/sglang/releases/example/lib/python3.11/site-packages
     release: 0.5.12.post1
     python: /opt/sglang/releases/example/bin/python
+    cache_path: /opt/sglang/cache
 
 - name: Put the original file back
   inference.sglang.source_patch:
@@ -82,9 +100,10 @@ EXAMPLES = r"""
 RETURN = r"""
 outcome:
   description:
-    - V(applied), V(restored) or V(already) in the wanted state.
+    - V(applied) or V(restored) when the file was changed, V(already) when it was as wanted.
     - V(not_needed) when the release has the change upstream.
-    - V(conflict) when nothing could be written.
+    - V(conflict) when the file is neither the known original nor the known result, or the definition does not know the
+      release. Nothing was written.
     - V(probe_failed) when the behaviour is not right.
   returned: when the definition is valid
   type: str
@@ -148,10 +167,12 @@ from ansible_collections.inference.sglang.plugins.module_utils.findings import a
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            # Judged by the core, which names every fault, also of a file that a user wrote.
             "definition": {"type": "dict", "required": True},
             "site_packages": {"type": "path", "required": True},
             "release": {"type": "str", "required": True},
             "python": {"type": "path"},
+            "cache_path": {"type": "path"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         supports_check_mode=True,
@@ -164,6 +185,7 @@ def main() -> None:
             arguments["release"],
             arguments["state"],
             python=Path(arguments["python"]) if arguments["python"] else None,
+            cache=Path(arguments["cache_path"]) if arguments["cache_path"] else None,
             check=module.check_mode,
         )
     except patches.DefinitionError as error:

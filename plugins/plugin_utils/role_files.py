@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.inference.sglang.plugins.module_utils import findings, patches, releases
+from ansible_collections.inference.sglang.plugins.module_utils import patches, releases, settings
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_text
 
 _ROLES = Path(__file__).resolve().parents[2] / "roles"
 
@@ -17,7 +20,7 @@ _ROLES = Path(__file__).resolve().parents[2] / "roles"
 def lock(release: str, python: str) -> str:
     """Text of a release's lock for a Python minor version; ValueError says which ones there are."""
     if wrong := releases.check(release, python):
-        raise ValueError(findings.as_text(wrong))
+        raise ValueError(as_text(wrong))
     return (_ROLES / "sglang" / "files" / "locks" / f"{release}-py{python}.txt").read_text(encoding="utf-8")
 
 
@@ -30,18 +33,58 @@ def toolkit_lock(version: str) -> str:
     return (_ROLES / "cuda_toolkit" / "files" / "locks" / f"{version}.txt").read_text(encoding="utf-8")
 
 
-def patch_definitions(chosen: Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The definitions of patches given by the id of a shipped one, or as a definition of the user's own."""
-    shipped = {path.stem: path for path in (_ROLES / "sglang" / "files" / "patches").glob("*.yml")}
-    definitions = []
-    for patch in chosen:
-        if isinstance(patch, Mapping):
-            definitions.append(dict(patch))
+def patch_definitions(
+    chosen: Iterable[object], release: str | None, folders: Iterable[str | None] = ()
+) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """The definitions of chosen patches, and what is wrong with them; whatever is given, nothing is raised.
+
+    A patch is given as the id of a shipped one, as the path of a YAML file (a relative one is looked for in
+    ``folders``, in that order), or as a definition. With a release, the whole set is judged for it.
+    """
+    shipped = _shipped()
+    definitions, parsed, findings = [], [], []
+    for given in chosen:
+        definition, source, wrong = _definition(given, shipped, [Path(folder) for folder in folders if folder])
+        findings += wrong
+        if wrong:
             continue
-        if patch not in shipped:
-            known = ", ".join(sorted(shipped))
-            raise ValueError(f"There is no patch {patch}. Use one of: {known}, or write the definition itself")
-        definitions.append(yaml.safe_load(shipped[patch].read_text(encoding="utf-8")))
-    for definition in definitions:
-        patches.from_mapping(definition)
-    return definitions
+        try:
+            parsed.append(patches.from_mapping(definition))
+            definitions.append(dict(definition))
+        except patches.DefinitionError as error:
+            findings += [replace(finding, source=source) for finding in error.findings]
+    if release is not None and not findings:
+        findings = patches.check_set(parsed, release, [patches.from_mapping(known) for known in shipped.values()])
+    return definitions, findings
+
+
+@functools.cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    folder = _ROLES / "sglang" / "files" / "patches"
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yml"))}
+
+
+def _definition(given: object, shipped: Mapping[str, Any], folders: list[Path]) -> tuple[Any, str, list[Finding]]:
+    """What a patch is given by: its definition, not judged yet, the file that it is from, and what is wrong."""
+    if isinstance(given, Mapping):
+        return given, "", []
+    if not isinstance(given, str):
+        seen = f"A patch is given as {settings.type_of(given)}: {repr(given)[:200]}"
+        remedy = "Give its id, the path of a YAML file, or its definition as a mapping"
+        return None, "", [Finding("patch.entry_invalid", "error", seen, remedy)]
+    if given in shipped:
+        return shipped[given], f"roles/sglang/files/patches/{given}.yml", []
+    if not given.endswith((".yml", ".yaml")):
+        remedy = f"Use one of: {', '.join(shipped)}; or the path of a YAML file; or write the definition itself"
+        return None, "", [Finding("patch.unknown", "error", f"There is no patch {given!r}", remedy)]
+    candidates = [folder / given for folder in folders]  # a full path stands for itself
+    path = next((path for path in candidates or [Path(given)] if path.is_file()), None)
+    if path is None:
+        seen = f"There is no file {given}" + (f" in {' or '.join(map(str, folders))}" if folders else "")
+        remedy = "Put it below the folder of the inventory, or give its full path"
+        return None, "", [Finding("patch.definition_missing", "error", seen, remedy)]
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")), str(path), []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        seen = f"{path} cannot be read: {' '.join(str(error).split())}"
+        return None, "", [Finding("patch.definition_unreadable", "error", seen, "Write the file as YAML")]

@@ -7,10 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.inference.sglang.plugins.filter.plan import serving_plan
 from ansible_collections.inference.sglang.plugins.filter.releases import FilterModule
-from ansible_collections.inference.sglang.plugins.module_utils import releases, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import patches, releases, wheels
 from ansible_collections.inference.sglang.plugins.plugin_utils import role_files
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def test_patches_are_given_by_id_or_as_definitions():
     [
         ("release_lock", ("0.4.0", "3.11"), VERSION),
         ("release_lock", (VERSION, "3.9"), "3.11"),
-        ("release_name", (VERSION, "3.11", ["no-such-patch"]), "Use one of: triton-layer-probe"),
+        ("release_name", (VERSION, "3.11", ["no-such-patch"]), "Use one of: api-key-log, pp-abort"),
         ("release_patches", (["../../../../galaxy"],), "Use one of"),
         ("release_patches", ([{"id": "raise-limit"}],), "probe"),
         ("release_cuda", ("0.4.0",), VERSION),
@@ -104,9 +105,107 @@ def test_the_table_says_what_a_toolkits_lock_installs(version):
     assert {f"{name}=={pin}" for name, pin in pins.items()} == set(releases.TOOLKITS[version])
 
 
-def test_every_patch_that_is_shipped_is_needed_by_a_release():
-    shipped = {path.stem for path in (ROOT / "roles/sglang/files/patches").glob("*.yml")}
-    assert shipped == {patch for release in releases.RELEASES.values() for patch in release.patches}
+def shipped_patches():
+    folder = ROOT / "roles/sglang/files/patches"
+    return {path.stem: patches.from_mapping(yaml.safe_load(path.read_text())) for path in folder.glob("*.yml")}
+
+
+@pytest.mark.parametrize("version", releases.RELEASES)
+def test_the_table_names_the_shipped_patches_that_change_a_release(version):
+    changing = [patch.id for patch in shipped_patches().values() if version in patch.releases]
+    assert sorted(releases.RELEASES[version].patches) == sorted(changing)
+
+
+def test_all_shipped_patches_are_the_default_and_go_together_in_every_release():
+    shipped = shipped_patches()
+    default = yaml.safe_load((ROOT / "roles/sglang/defaults/main.yml").read_text())["sglang_patches"]
+    assert sorted(default) == sorted(shipped)
+    versions = {version for patch in shipped.values() for version in patch.releases} | set(releases.RELEASES)
+    for version in versions:
+        assert role_files.patch_definitions(default, version)[1] == [], version
+
+
+def test_a_patch_that_does_not_change_the_release_does_not_change_its_name():
+    version = list(releases.RELEASES)[-1]
+    assert "pp-abort" not in releases.RELEASES[version].patches
+    plain, with_patch = (FILTERS["release_name"](version, "3.12", chosen) for chosen in ([], ["pp-abort"]))
+    assert plain == with_patch
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Folders of an inventory and of a playbook with a patch file each."""
+    for name, summary in (("inventory", "Raise it"), ("playbook", "Raise it higher")):
+        folder = tmp_path / name / "patches"
+        folder.mkdir(parents=True)
+        (folder / "own.yml").write_text(yaml.safe_dump({**OWN, "summary": summary}))
+    (folder / "other.yaml").write_text(yaml.safe_dump({**OWN, "id": "other"}))
+    return [None, "", str(tmp_path / "inventory"), str(tmp_path / "playbook")]
+
+
+def test_a_patch_is_a_file_beside_the_inventory_or_the_playbook(folders):
+    (own,) = FILTERS["release_patches"](["patches/own.yml"], folders)
+    assert own == {**OWN, "summary": "Raise it"}
+    (other,) = FILTERS["release_patches"](["patches/other.yaml"], folders)
+    assert other["id"] == "other"
+    full = f"{folders[3]}/patches/own.yml"
+    assert FILTERS["release_patches"]([full], folders) == FILTERS["release_patches"]([full])
+    assert FILTERS["release_patches"]([full])[0]["summary"] == "Raise it higher"
+    named = [FILTERS["release_name"](VERSION, "3.11", [given], folders) for given in ("patches/own.yml", OWN)]
+    assert named[0] == named[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "words"),
+    [
+        ("patches/none.yml", "patch.definition_missing", "inventory or "),
+        ("patches", "patch.unknown", "api-key-log, pp-abort"),
+        ([["triton-layer-probe"]], "patch.entry_invalid", "given as list: [['triton-layer-probe']]"),
+        (["triton-layer-probe"], "patch.entry_invalid", "given as list"),
+        (None, "patch.entry_invalid", "given as NoneType"),
+        (3.0, "patch.entry_invalid", "given as float: 3.0"),
+        ({}, "patch.key_missing", "no probe"),
+        ({"id": ["a"], "releases": [[1]], "edits": {"old": []}, "variants": 7}, "patch.value_invalid", "variants is 7"),
+        ("bad/broken.yml", "patch.definition_unreadable", "broken.yml cannot be read"),
+        ("bad/binary.yml", "patch.definition_unreadable", "binary.yml cannot be read"),
+        ("bad/list.yml", "patch.value_invalid", "A patch definition is ['a']"),
+        ("bad/empty.yml", "patch.value_invalid", "A patch definition is None"),
+        ("bad/half.yml", "patch.key_missing", "no probe"),
+    ],
+    ids=str,
+)
+def test_whatever_is_given_for_a_patch_gets_a_finding(folders, given, expected, words):
+    bad = Path(folders[2], "bad")
+    bad.mkdir()
+    (bad / "broken.yml").write_text("id: [\n")
+    (bad / "binary.yml").write_bytes(b"\xff\xfe\x00")
+    (bad / "list.yml").write_text("[a]")
+    (bad / "empty.yml").touch()
+    (bad / "half.yml").write_text("id: half\n")
+    definitions, findings = role_files.patch_definitions(["triton-layer-probe", given], VERSION, folders)
+    assert [definition["id"] for definition in definitions] == ["triton-layer-probe"]
+    assert {finding.severity for finding in findings} == {"error"}
+    assert expected in {finding.id for finding in findings}
+    assert words in "\n".join(finding.seen + finding.remedy for finding in findings)
+    if not expected.startswith(("patch.key", "patch.value")):
+        assert len(findings) == 1
+    elif isinstance(given, str):
+        assert {finding.source for finding in findings} == {str(bad / given.removeprefix("bad/"))}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (["swa-start-layer"], "patch.requirement_missing"),
+        (["pp-abort", "pp-abort"], "patch.duplicate"),
+        ([OWN, {**OWN, "id": "other"}], "patch.same_file"),
+        ([{**OWN, "releases": {"0.5.11": OWN["releases"][VERSION]}}], "patch.release_unknown"),
+    ],
+    ids=["requirement", "duplicate", "file", "release"],
+)
+def test_patches_that_do_not_go_together_give_no_name(chosen, expected):
+    with pytest.raises(AnsibleFilterError, match=expected):
+        FILTERS["release_name"](VERSION, "3.11", chosen)
 
 
 def test_settings_become_a_plan():

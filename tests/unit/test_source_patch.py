@@ -21,6 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 ORIGINAL, PATCHED = b"LIMIT = 0\n", b"LIMIT = 16\n"
 PROBE = """
 import runpy, sys
+assert sys.argv[2] == "1.1"
 limit = runpy.run_path(sys.argv[1])["LIMIT"]
 sys.exit(0 if limit == 16 else f"LIMIT is {limit}")
 """
@@ -110,6 +111,17 @@ def test_conflict_fails_with_the_finding(run: Run, installed: Path, check: bool)
     assert result["findings"][0]["id"] == "patch.file_changed"
     assert sha256(b"LIMIT = 8\n") in result["msg"]
     assert installed.read_bytes() == b"LIMIT = 8\n"
+
+
+def test_conflict_shows_the_difference_from_the_original_that_the_cache_has(run: Run, installed: Path) -> None:
+    cached = installed.parents[1] / "cache/archive-v0/Ab-1/example/limits.py"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(ORIGINAL)
+    installed.write_bytes(b"LIMIT = 8\n")
+    result = run(cache_path=str(installed.parents[1] / "cache"))
+    assert result["failed"] is True
+    assert "-LIMIT = 0\n+LIMIT = 8\n" in result["findings"][0]["seen"]
+    assert "-LIMIT = 0\n+LIMIT = 8\n" in result["msg"]
 
 
 def test_failed_probe_fails_and_the_original_is_back(run: Run, installed: Path) -> None:
