@@ -57,7 +57,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 told += wrong
                 if given and not wrong and not option.get("no_log"):
                     values[name] = value
-        findings += [*self._of_release(values, defaults), *_of_toolkit(values), *_of_patches(values)]
+        findings += [*self._of_release(values, defaults), *_of_toolkit(values), *_of_patches(values, task_vars)]
         unlocked = _of_python(values)
         if variables["sglang_python_version"] != defaults["sglang_python_version"]:
             findings += unlocked
@@ -93,10 +93,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             templar = self._templar.copy_with_new_env(available_variables=variables)
             instance = instances.wanted({name: templar.template(variables[name]) for name in variables} | dict(values))
         for finding in plan.check(instance, table):
-            if not finding.id.startswith("flag."):
-                found.append(finding)
-            elif known:
+            room = finding.id.partition(".")[0]
+            if room == "flag" and known:
                 found.append(replace(finding, seen=f"sglang_server_flags: {finding.seen}"))
+            elif known or room not in ("flag", "spelling"):
+                found.append(finding)
         if known:
             found += rules.known_faults(
                 values.get("sglang_server_flags", {}),
@@ -187,14 +188,13 @@ def _of_toolkit(values: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _of_patches(values: Mapping[str, Any]) -> list[Finding]:
-    try:
-        role_files.patch_definitions(values.get("sglang_patches", []))
-    except ValueError as error:
-        return [
-            Finding("settings.patches", "error", f"sglang_patches: {error}".rstrip("."), "Correct it", "roles/sglang")
-        ]
-    return []
+def _of_patches(values: Mapping[str, Any], task_vars: Mapping[str, Any]) -> list[Finding]:
+    """The chosen patches, each by itself and, for a known release, all together."""
+    release = values.get("sglang_release")
+    folders = [task_vars.get("inventory_dir"), task_vars.get("playbook_dir")]
+    return role_files.patch_definitions(
+        values.get("sglang_patches", []), release if release in releases.RELEASES else None, folders
+    )[1]
 
 
 def _locks(values: Mapping[str, Any]) -> dict[str, Any]:

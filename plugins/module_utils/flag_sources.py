@@ -9,8 +9,9 @@ installed; the two must agree.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,86 @@ def read_sources(sglang_dir: Path) -> FlagTable:
 
     Both of SGLang's ways to declare flags are read: ``parser.add_argument("--pp-size", …)`` in a class's
     ``add_cli_args`` (all of 0.5.12.post1, a few of 0.5.23), and annotated fields, ``pp_size: A[int, "…"] = 1``.
-    Nothing is imported or run. Raises OSError if the files are not there, ValueError if no flags can be read.
+    Nothing is imported or run. Choices and defaults that are not written there are marked (``Flag.runtime``).
+    Raises OSError if the files are not there, ValueError for a declaration that this reader does not understand.
     """
     sources = _Sources(sglang_dir)
     srt = sglang_dir / "srt"
-    flags: list[Flag] = []
+    owners: list[tuple[ast.ClassDef, _Scope]] = []
     for path in (srt / "server_args.py", *sorted((srt / "arg_groups").rglob("*.py"))):
         scope = sources.file(path)
-        for owner in scope.body:
-            if not isinstance(owner, ast.ClassDef):
-                continue
-            for node in owner.body:
-                if isinstance(node, ast.AnnAssign):
-                    flags += _annotated(node, scope)
-                elif isinstance(node, ast.FunctionDef) and node.name == "add_cli_args":
-                    flags += _registered(node, scope)
+        owners += ((node, scope) for node in scope.body if isinstance(node, ast.ClassDef))
+    flags: list[Flag] = []
+    for owner, scope in owners:
+        # A field that is declared twice is what its last declaration says.
+        fields = {ast.unparse(node.target): node for node in owner.body if isinstance(node, ast.AnnAssign)}
+        for name, field in fields.items():
+            if field.value is not None:
+                sources.defaults[name] = (field.value, scope)
+            flags += _read(_annotated, field, scope)
+    for owner, scope in owners:
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "add_cli_args":
+                flags += _read(_registered, node, scope)
     if not flags:
         raise ValueError(f"No flags in {srt / 'server_args.py'}")
     return FlagTable(flags)
+
+
+def read_parser(actions: Iterable[Mapping[str, Any]]) -> FlagTable:
+    """The table of a real argparse parser, as ``roles/sglang/files/import_release.py`` reports its actions.
+
+    It lacks what argparse does not know: SGLang's words on deprecated flags and what takes their place.
+    """
+    return FlagTable(
+        Flag(
+            name=action["names"][0],
+            aliases=tuple(action["names"][1:]),
+            kind=_kind(action["nargs"]),
+            type="bool" if action["nargs"] == 0 else _TYPES.get(action["type"], action["type"]),
+            choices=None if action["choices"] is None else tuple(action["choices"]),
+            default=action["default"],
+            refused=" ".join(action["refused"].split()),
+            hidden=action["hidden"],
+            bare=action["nargs"] == "?",
+        )
+        for action in actions
+    )
+
+
+def differences(found: FlagTable, shipped: FlagTable) -> list[str]:
+    """In what two tables of one release differ, one entry a flag: ``--x is not found``, ``--y: choices``.
+
+    Choices are compared as sets. What either leaves to the run is not compared; deprecations only where both name them.
+    """
+    told = [f"{name} is only shipped" for name in sorted(shipped.keys() - found.keys())]
+    told += [f"{name} is only found" for name in sorted(found.keys() - shipped.keys())]
+    worded = any(flag.deprecated for flag in found.flags)
+    for flag in shipped.flags:
+        if (other := found.get(flag.name)) is None:
+            continue
+        ignored = {"runtime", *flag.runtime, *other.runtime} | (set() if worded else {"deprecated", "replacement"})
+        unequal = [
+            field.name
+            for field in dataclasses.fields(Flag)
+            if field.name not in ignored and _comparable(flag, field.name) != _comparable(other, field.name)
+        ]
+        if unequal:
+            told.append(f"{flag.name}: {', '.join(unequal)}")
+    return told
+
+
+def _comparable(flag: Flag, name: str) -> object:
+    value = getattr(flag, name)
+    return sorted(map(str, value)) if name == "choices" and value is not None else value
+
+
+def _read(how: Callable[[Any, _Scope], list[Flag]], node: ast.stmt, scope: _Scope) -> list[Flag]:
+    """Read one declaration; a ValueError says where it stands."""
+    try:
+        return how(node, scope)
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{scope.path}, from line {node.lineno} on, this is not understood: {error}") from error
 
 
 class _UnknownError(ValueError):
@@ -53,10 +116,12 @@ class _Sources:
         self.root = sglang_dir
         self.scopes: dict[Path, _Scope] = {}
         self.classes: dict[ast.ClassDef, _Scope] = {}
+        # field of a class that declares flags -> its default
+        self.defaults: dict[str, tuple[ast.expr, _Scope]] = {}
 
     def file(self, path: Path) -> _Scope:
         if path not in self.scopes:
-            self.scopes[path] = _Scope(ast.parse(path.read_text(encoding="utf-8")).body, self)
+            self.scopes[path] = _Scope(ast.parse(path.read_text(encoding="utf-8")).body, self, path=path)
         return self.scopes[path]
 
     def module(self, dotted: str) -> _Scope:
@@ -74,10 +139,13 @@ class _Scope:
     The value of a name that is bound twice, or changed in place (``choices.add("x")``), depends on the run.
     """
 
-    def __init__(self, body: list[ast.stmt], sources: _Sources, parent: _Scope | None = None) -> None:
+    def __init__(
+        self, body: list[ast.stmt], sources: _Sources, parent: _Scope | None = None, path: Path | None = None
+    ) -> None:
         self.body = body
         self.sources = sources
         self.parent = parent
+        self.path: Path | None = path or (parent.path if parent else None)
         self.names: dict[str, ast.AST] = {}
         self.changed: set[str] = set()
         for node in _own_nodes(body):
@@ -177,6 +245,14 @@ def _value(node: ast.AST, scope: _Scope) -> Any:
                 return [_value(key, mapping_scope) for key in mapping.keys if key is not None]
         case ast.Call(func=ast.Name(id="list" | "tuple"), args=[sequence]):
             return list(_value(sequence, scope))
+        case ast.Call(func=ast.Name(id="_declared_default"), args=[ast.Constant(value=str(name))]):
+            if name in scope.sources.defaults:
+                return _value(*scope.sources.defaults[name])
+        case ast.Call(func=ast.Name() as function, args=[], keywords=[]) if function.id.endswith("_choices"):
+            definition, outside = _definition(function, scope)
+            # An earlier ``return`` of SGLang's is for names that a plug-in has registered.
+            if isinstance(definition, ast.FunctionDef) and isinstance(last := definition.body[-1], ast.Return):
+                return _value(last.value or ast.Constant(None), _Scope(definition.body, scope.sources, outside))
         case ast.Call(func=ast.Name(id="set" | "frozenset" | "sorted"), args=[sequence]):
             return sorted(_value(sequence, scope))
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field")):
@@ -205,13 +281,20 @@ def _keywords(call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _registered(function: ast.FunctionDef, module: _Scope) -> list[Flag]:
-    """The flags of ``parser.add_argument("--name", …)`` calls."""
+    """The flags of ``parser.add_argument("--name", …)`` calls, each a statement of its own."""
     scope = _Scope(function.body, module.sources, module)
+    parser = function.args.args[-1].arg
     flags = []
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            names = [_value(name, scope) for name in node.args]
-            flags += _flag(names, _keywords(node), scope)
+    for statement in function.body:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="add_argument")) as call):
+                if owner != parser:
+                    raise _UnknownError(ast.unparse(call.func))
+                flags.append(_flag([_value(name, scope) for name in call.args], _keywords(call), scope))
+            case ast.Expr(value=ast.Call(func=ast.Name(id="add_cli_args_from_dataclass"), keywords=[])):
+                pass  # the annotated fields, which are read where they are declared
+            case _ if any(isinstance(node, ast.Name) and node.id == parser for node in ast.walk(statement)):
+                raise _UnknownError(ast.unparse(statement))
     return flags
 
 
@@ -228,28 +311,28 @@ def _annotated(field: ast.AnnAssign, scope: _Scope) -> list[Flag]:
     kind, *metadata = annotation.slice.elts
     argument: dict[str, ast.expr] | None = None
     for entry in metadata:
-        if isinstance(entry, ast.Call) and ast.unparse(entry.func) == "Arg":
+        if isinstance(entry, ast.Call) and ast.unparse(entry.func) == "Arg" and not entry.args:
             argument = _keywords(entry)
-        elif isinstance(_constant(entry, scope), str):
+        elif not (isinstance(entry, ast.Call) and ast.unparse(entry.func) == "NS"):
+            _help(entry, scope)
             argument = {"help": entry}
         if argument is not None:
             break
-    if argument is None or _constant(argument.get("no_cli"), scope):
+    if argument is None or ("no_cli" in argument and _value(argument["no_cli"], scope)):
         return []
-    names = [
-        _constant(argument.get("cli_name"), scope) or "--" + field.target.id.replace("_", "-"),
-        *_constant(argument.get("aliases"), scope, []),
-    ]
+    default_name = "--" + field.target.id.replace("_", "-")
+    names = [_value(argument["cli_name"], scope) if "cli_name" in argument else default_name]
+    names += _value(argument["aliases"], scope) if "aliases" in argument else []
     if field.value is not None:
         argument["default"] = field.value
-    extra = argument.get("action_kwargs")
-    if isinstance(extra, ast.Dict):
-        argument |= {
-            str(_constant(key, scope)): value for key, value in zip(extra.keys, extra.values, strict=True) if key
-        }
+    if "action_kwargs" in argument:
+        extra = argument.pop("action_kwargs")
+        if not isinstance(extra, ast.Dict) or None in extra.keys:
+            raise _UnknownError(ast.unparse(extra))
+        argument |= {_value(key, scope): value for key, value in zip(extra.keys, extra.values, strict=True) if key}
     if "action" not in argument:
         argument |= _argument_of_type(kind, argument, scope)
-    return _flag(names, argument, scope)
+    return [_flag(names, argument, scope)]
 
 
 def _argument_of_type(kind: ast.expr, argument: dict[str, ast.expr], scope: _Scope) -> dict[str, ast.expr]:
@@ -295,50 +378,96 @@ def _without_none(kind: ast.expr) -> ast.expr:
 # argparse's actions that take no argument, and their defaults.
 _STANDALONE = {"store_true": False, "store_false": True, "store_const": None, "argparse.BooleanOptionalAction": None}
 
-_TYPES = {"json.loads": "json", "json_list_type": "json", "nullable_str": "str"}
+# What converts the argument, by the name in the sources and by that of the function.
+_TYPES = {
+    "json.loads": "json",
+    "loads": "json",
+    "json_list_type": "json",
+    "parse_cuda_graph_config_arg": "json",
+    "nullable_str": "str",
+}
 
 
-def _flag(names: list[str], argument: Mapping[str, ast.expr], scope: _Scope) -> list[Flag]:
-    """The flag that argparse makes of ``add_argument(*names, **argument)``; none if SGLang itself refuses it."""
-    if _constant(argument.get("error_message"), scope):
-        return []
+def _kind(nargs: object) -> Kind:
+    return "switch" if nargs == 0 else "value" if nargs in (None, "?") else "list"
+
+
+def _flag(names: list[str], argument: Mapping[str, ast.expr], scope: _Scope) -> Flag:
+    """The flag that argparse makes of ``add_argument(*names, **argument)``."""
     action = ast.unparse(argument["action"]).strip("'") if "action" in argument else ""
-    nargs, default = (
-        _constant(argument[key], scope) if key in argument else _parameter_of_action(key, action, argument, scope)
-        for key in ("nargs", "default")
+    runtime: list[str] = []
+
+    def decided(name: str) -> Any:
+        """Choices or a default; None, and a mark, where they are not written in the sources."""
+        if name not in argument:
+            return _parameter_of_action(name, action, argument, scope) if name == "default" else None
+        if ast.unparse(argument[name]) == "argparse.SUPPRESS":
+            return None  # the attribute is left out: whoever reads it has the default of the flag that it stands for
+        try:
+            return _value(argument[name], scope)
+        except (_UnknownError, LookupError, TypeError):
+            runtime.append(name)
+            return None
+
+    nargs = (
+        _value(argument["nargs"], scope)
+        if "nargs" in argument
+        else _parameter_of_action("nargs", action, argument, scope)
     )
     if action == "argparse.BooleanOptionalAction":
         names = [*names, *("--no-" + name[2:] for name in names)]
-    kind: Kind = "switch" if nargs == 0 else "value" if nargs in (None, "?") else "list"
+    kind = _kind(nargs)
     type_name = ast.unparse(argument["type"]) if "type" in argument else "str"
-    choices = _constant(argument.get("choices"), scope)
-    help_text = " ".join(str(_constant(argument.get("help"), scope, "")).split())
-    deprecated = "Deprecated" in action or re.match(r"\W*deprecated\b", help_text, re.IGNORECASE)
-    return [
-        Flag(
-            name=names[0],
-            aliases=tuple(names[1:]),
-            kind=kind,
-            type="bool" if kind == "switch" else _TYPES.get(type_name, type_name),
-            choices=None if choices is None else tuple(choices),
-            default=default,
-            deprecated=(help_text or "no longer used") if deprecated else "",
-            bare=nargs == "?",
-        )
-    ]
+    choices, default = decided("choices"), decided("default")
+    text = _help(argument["help"], scope) if "help" in argument else ""
+    refused = _help(argument["error_message"], scope) if "error_message" in argument else ""
+    deprecated = "Deprecated" in action or re.match(r"\W*deprecated\b", text, re.IGNORECASE)
+    return Flag(
+        name=names[0],
+        aliases=tuple(names[1:]),
+        kind=kind,
+        type="bool" if kind == "switch" else _TYPES.get(type_name, type_name),
+        choices=None if choices is None else tuple(choices),
+        default=default,
+        deprecated=(text or "Deprecated") if deprecated and not refused else "",
+        replacement=_value(argument["new_flag"], scope) if "new_flag" in argument else "",
+        refused=refused,
+        hidden="help" in argument and ast.unparse(argument["help"]) == "argparse.SUPPRESS",
+        bare=nargs == "?",
+        runtime=tuple(runtime),
+    )
+
+
+def _help(node: ast.expr, scope: _Scope) -> str:
+    """A help text without line breaks; what it takes from elsewhere is an ellipsis, and a hidden one is empty."""
+    match node:
+        case ast.Attribute() if ast.unparse(node) == "argparse.SUPPRESS":
+            return ""
+        case ast.JoinedStr():
+            parts = (str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            text = "".join(parts)
+        case ast.BinOp(op=ast.Add()):
+            text = _help(node.left, scope) + " " + _help(node.right, scope)
+        case _:
+            text = _value(node, scope)
+            if not isinstance(text, str):
+                raise _UnknownError(ast.unparse(node))
+    return " ".join(text.split())
 
 
 def _parameter_of_action(name: str, action: str, argument: Mapping[str, ast.expr], scope: _Scope) -> Any:
     """What an action gives ``nargs`` (0: stands alone, None: one argument) or ``default`` if the call does not."""
     if action in _STANDALONE:
         return 0 if name == "nargs" else _STANDALONE[action]
-    if not action or isinstance(argument["action"], ast.Constant):
+    if not action:
         return None
     definition, action_scope = _definition(argument["action"], scope)
-    for method in definition.body if isinstance(definition, ast.ClassDef) else []:
+    if not isinstance(definition, ast.ClassDef):
+        raise _UnknownError(f"the action {action}")
+    for method in definition.body:
         if isinstance(method, ast.FunctionDef) and method.name == "__init__":
             parameters = method.args.args[len(method.args.args) - len(method.args.defaults) :]
             for parameter, default in zip(parameters, method.args.defaults, strict=True):
                 if parameter.arg == name:
-                    return _constant(default, action_scope)
+                    return _value(default, action_scope)
     return None

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The command-line flags of an SGLang release: judging settings by them, making arguments of them.
 
-``flag_sources`` reads a release's table; ``roles/sglang/files/flags/`` holds those of the supported releases.
+``flag_sources`` reads a release's table; ``roles/sglang/files/flags/`` holds those of the supported releases, and
+``flag_history`` knows what changed between them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_text, errors
+
+if TYPE_CHECKING:
+    from ansible_collections.inference.sglang.plugins.module_utils.flag_history import History
 
 Kind = Literal["switch", "value", "list"]
 
@@ -42,10 +46,14 @@ class Flag:
     ``aliases``     the other spellings, those that switch off (``--no-…``) among them
     ``kind``        ``switch`` stands alone, ``value`` takes one argument, ``list`` takes several
     ``type``        ``str``, ``int``, ``float``, ``json``, ``bool``, or the name of SGLang's own conversion function
-    ``choices``     what it accepts, where that is written in the sources; None if anything or known at run time only
-    ``default``     SGLang's default, a JSON value; None also where it is known at run time only
+    ``choices``     what it accepts; None where that is anything
+    ``default``     SGLang's default, a JSON value
     ``deprecated``  SGLang's own words, or empty
+    ``replacement``  what SGLang names in its place, as it writes it (``--attn-dp-size <dp-size>``), or empty
+    ``refused``     SGLang's own words, where its parser knows the flag only to end with them; or empty
+    ``hidden``      SGLang's help does not show it
     ``bare``        a ``value`` that may also stand alone
+    ``runtime``     ``choices`` or ``default``, where the sources do not tell it: None stands for what a run decides
     """
 
     name: str
@@ -55,7 +63,11 @@ class Flag:
     choices: tuple[str | int, ...] | None = None
     default: Any = None
     deprecated: str = ""
+    replacement: str = ""
+    refused: str = ""
+    hidden: bool = False
     bare: bool = False
+    runtime: tuple[str, ...] = ()
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -63,11 +75,27 @@ class Flag:
 
 
 class FlagTable(Mapping[str, Flag]):
-    """The flags of one release by every exact spelling."""
+    """The flags of one release by every exact spelling.
 
-    def __init__(self, flags: Iterable[Flag]) -> None:
+    ``release`` and ``history`` are set where the tables of the other releases are at hand (``flag_history``): a finding
+    then says since when a flag is gone, and what replaces it. Raises ValueError where two flags share a spelling.
+    """
+
+    def __init__(self, flags: Iterable[Flag], release: str = "", history: History | None = None) -> None:
         self.flags = tuple(sorted(flags, key=lambda flag: flag.name))
-        self._by_spelling = {spelling: flag for flag in self.flags for spelling in flag.spellings}
+        self.release = release
+        self.history = history
+        self._by_spelling: dict[str, Flag] = {}
+        for flag in self.flags:
+            for spelling in flag.spellings:
+                if spelling in self._by_spelling:
+                    raise ValueError(f"{spelling} is two flags")
+                self._by_spelling[spelling] = flag
+
+    @property
+    def shown(self) -> list[str]:
+        """The spellings that are there to be used: not refused, and in SGLang's help."""
+        return [spelling for spelling, flag in self.items() if not (flag.refused or flag.hidden)]
 
     def __getitem__(self, spelling: str) -> Flag:
         return self._by_spelling[spelling]
@@ -92,7 +120,7 @@ class FlagTable(Mapping[str, Flag]):
         """The table that ``to_json`` wrote."""
         rows = json.loads(text)
         for row in rows:
-            row.update({key: tuple(row[key]) for key in ("aliases", "choices") if key in row})
+            row.update({key: tuple(row[key]) for key in ("aliases", "choices", "runtime") if key in row})
         return cls(Flag(**row) for row in rows)
 
 
@@ -110,12 +138,13 @@ def check(flags: Mapping[str, object], table: FlagTable) -> list[Finding]:
     """
     findings: list[Finding] = []
     given: dict[str, str] = {}
+    values: dict[str, object] = {}
     for key, value in flags.items():
-        spelling = _spelling(key)
+        spelling = exact(key)
         flag = table.get(spelling)
-        if flag is None:
-            findings.append(_unknown(spelling, table))
-        elif _left_out(spelling, value, flag):
+        if flag is None or flag.refused:
+            findings.append(_absent(spelling, table))
+        elif left_out(spelling, value, flag):
             continue
         elif flag.name in SECRETS:
             findings.append(
@@ -138,18 +167,12 @@ def check(flags: Mapping[str, object], table: FlagTable) -> list[Finding]:
                 )
             )
         else:
-            given[flag.name] = spelling
+            given[flag.name], values[flag.name] = spelling, value
             if flag.deprecated:
-                findings.append(
-                    Finding(
-                        "flag.deprecated",
-                        "warning",
-                        f"{spelling}: {flag.deprecated.rstrip('.')}",
-                        f"Do without {spelling} before a release drops it",
-                        SOURCE,
-                    )
-                )
-            findings += _check_value(spelling, value, flag)
+                findings.append(_deprecated(spelling, flag, table))
+            findings += _check_value(spelling, value, flag, table)
+    if table.history:
+        findings += table.history.meanings(values, table.release)
     return findings
 
 
@@ -164,9 +187,9 @@ def arguments(flags: Mapping[str, object], table: FlagTable) -> list[list[str]]:
         raise ValueError(as_text(faults))
     result: list[list[str]] = []
     for key, value in flags.items():
-        spelling = _spelling(key)
+        spelling = exact(key)
         flag = table[spelling]
-        if _left_out(spelling, value, flag):
+        if left_out(spelling, value, flag):
             continue
         if flag.kind == "switch":
             result.append([spelling if _boolean(value) else _opposite(spelling)])
@@ -181,11 +204,18 @@ def arguments(flags: Mapping[str, object], table: FlagTable) -> list[list[str]]:
     return result
 
 
-def _spelling(key: object) -> str:
+def exact(key: object) -> str:
+    """A flag as a user may write it, with the dashes that SGLang wants."""
     return "--" + str(key).strip().lstrip("-")
 
 
-def _left_out(spelling: str, value: object, flag: Flag) -> bool:
+def accepts(flag: Flag, value: object) -> bool:
+    """Whether this is a value for the flag, by its kind, type and choices."""
+    return not _check_value(flag.name, value, flag, FlagTable([flag]))
+
+
+def left_out(spelling: str, value: object, flag: Flag) -> bool:
+    """Whether a value stands for a flag that is not set: null, an empty text or list, false for a plain switch."""
     if value is None or (isinstance(value, str | list | tuple) and len(value) == 0):
         return True
     return flag.kind == "switch" and _boolean(value) is False and _opposite(spelling) not in flag.spellings
@@ -215,9 +245,10 @@ def _looks_like_a_flag(text: str) -> bool:
     return text.startswith("-") and re.fullmatch(r"-\d+|-\d*\.\d+", text) is None
 
 
-def _unknown(spelling: str, table: FlagTable) -> Finding:
+def _absent(spelling: str, table: FlagTable) -> Finding:
+    """Why this release has no such flag, and what to write."""
     dashed = spelling.replace("_", "-")
-    if dashed in table:
+    if dashed != spelling and dashed in table and not table[dashed].refused:
         return Finding(
             "flag.underscore",
             "error",
@@ -225,7 +256,13 @@ def _unknown(spelling: str, table: FlagTable) -> Finding:
             f"Write {dashed}",
             SOURCE,
         )
-    longer = sorted(name for name in table if name.startswith(dashed) and len(dashed) > 2)
+    if table.history and (finding := table.history.absent(dashed, table.release)):
+        return finding
+    if dashed in table:
+        return Finding(
+            "flag.removed", "error", f"{spelling} is gone: {table[dashed].refused.rstrip('.')}", "Remove it", SOURCE
+        )
+    longer = sorted(name for name in table.shown if name.startswith(dashed) and len(dashed) > 2)
     if longer:
         return Finding(
             "flag.abbreviation",
@@ -234,7 +271,7 @@ def _unknown(spelling: str, table: FlagTable) -> Finding:
             f"Write the name in full: {' or '.join(longer[:5])}",
             SOURCE,
         )
-    nearest = difflib.get_close_matches(dashed, table, n=3)
+    nearest = difflib.get_close_matches(dashed, table.shown, n=3)
     return Finding(
         "flag.unknown",
         "error",
@@ -244,7 +281,20 @@ def _unknown(spelling: str, table: FlagTable) -> Finding:
     )
 
 
-def _check_value(spelling: str, value: object, flag: Flag) -> list[Finding]:
+def _deprecated(spelling: str, flag: Flag, table: FlagTable) -> Finding:
+    replacement = table.history.replacement(flag.name, table.release) if table.history else ""
+    return Finding(
+        "flag.deprecated",
+        "warning",
+        f"{spelling}: {flag.deprecated.rstrip('.')}",
+        f"Use {replacement} before a release drops {spelling}"
+        if replacement
+        else f"Do without {spelling} before a release drops it",
+        SOURCE,
+    )
+
+
+def _check_value(spelling: str, value: object, flag: Flag, table: FlagTable) -> list[Finding]:
     if flag.kind == "switch":
         if _boolean(value) is not None:
             return []
@@ -257,15 +307,15 @@ def _check_value(spelling: str, value: object, flag: Flag) -> list[Finding]:
                 return [_type_fault(spelling, item, "takes a list", "Remove the element that begins with a dash")]
         if isinstance(value, str) and value.startswith("["):
             return [_type_fault(spelling, value, "takes a list", "Write it as a YAML list, not as a string")]
-        return [finding for item in _items(value) for finding in _check_text(spelling, item, flag)]
+        return [finding for item in _items(value) for finding in _check_text(spelling, item, flag, table)]
     if flag.bare and value is True:
         return []
     if isinstance(value, list | tuple) and flag.type in ("str", "int", "float"):
         return [_type_fault(spelling, value, "takes one value", "Give a single value; write a JSON list as a string")]
-    return _check_text(spelling, value, flag)
+    return _check_text(spelling, value, flag, table)
 
 
-def _check_text(spelling: str, value: object, flag: Flag) -> list[Finding]:
+def _check_text(spelling: str, value: object, flag: Flag, table: FlagTable) -> list[Finding]:
     """Judge one argument of a flag of kind ``value`` or ``list``."""
     text = _text(value)
     allowed = None if flag.choices is None else [str(choice) for choice in flag.choices]
@@ -278,6 +328,8 @@ def _check_text(spelling: str, value: object, flag: Flag) -> list[Finding]:
     if not _converts(text, flag.type):
         return [_type_fault(spelling, value, f"takes {_TAKES[flag.type]}", "Correct the value")]
     if allowed is not None:
+        if table.history and (finding := table.history.choice(spelling, text, table.release)):
+            return [finding]
         nearest = difflib.get_close_matches(text, allowed, n=1)
         return [
             Finding(

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import patches, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import flag_sources, patches, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 
 # Of another version than FlashInfer itself they stop its import, and pip leaves them behind (sgl-project/sglang#37377).
 _FLASHINFER_COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
+_MOST_NAMED = 5
 
 
 def name(version: str, lock: str, patch_set: Sequence[patches.Patch]) -> str:
@@ -37,7 +39,9 @@ def judge(report: Mapping[str, Any], lock: str, version: str, cuda: str) -> list
     ]
     if wrong:
         findings.append(
-            Finding("release.versions", "error", "; ".join(wrong[:5]), "Remove the release's folder and run again")
+            Finding(
+                "release.versions", "error", "; ".join(wrong[:_MOST_NAMED]), "Remove the release's folder and run again"
+            )
         )
     if found.get("sglang") != version:
         findings.append(
@@ -55,17 +59,29 @@ def judge(report: Mapping[str, Any], lock: str, version: str, cuda: str) -> list
                 "sgl-project/sglang#18392",
             )
         )
+    flashinfer = found.get("flashinfer-python")
     for companion in _FLASHINFER_COMPANIONS:
-        if companion in found and found[companion] != found.get("flashinfer-python"):
+        # The kernels compiled ahead carry the CUDA version as well: 0.6.11+cu130.
+        if companion in found and found[companion].partition("+")[0] != flashinfer:
             findings.append(
                 Finding(
                     "release.flashinfer_companion",
                     "error",
-                    f"{companion} {found[companion]} lies beside flashinfer-python {found.get('flashinfer-python')}",
+                    f"{companion} {found[companion]} lies beside flashinfer-python {flashinfer}",
                     "Remove the release's folder and run again",
                     "sgl-project/sglang#37377",
                 )
             )
+    if strange := [f"{dist} {version}" for dist, version in sorted(found.items()) if dist not in locked]:
+        findings.append(
+            Finding(
+                "release.unlocked",
+                "error",
+                f"The lock does not hold {', '.join(strange[:_MOST_NAMED])}, and the release does",
+                "Remove the release's folder and run again; nothing else installs into it",
+                "sgl-project/sglang#37377",
+            )
+        )
     if not report["python_header"]:
         findings.append(
             Finding(
@@ -77,3 +93,20 @@ def judge(report: Mapping[str, Any], lock: str, version: str, cuda: str) -> list
             )
         )
     return findings
+
+
+def judge_flags(found: FlagTable, shipped: FlagTable, where: str) -> list[Finding]:
+    """Compare the flags of an installed release, read ``where``, with the table that judged the user's settings."""
+    differences = flag_sources.differences(found, shipped)
+    if not differences:
+        return []
+    more = f" and {len(differences) - _MOST_NAMED} more" if len(differences) > _MOST_NAMED else ""
+    return [
+        Finding(
+            "release.flags",
+            "error",
+            f"{where} and the shipped flag table differ: {'; '.join(differences[:_MOST_NAMED])}{more}",
+            "Remove the release's folder and run again. A patch must leave the flags as they are",
+            "roles/sglang/files/flags",
+        )
+    ]

@@ -9,15 +9,18 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, units
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, spellings, units
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.settings import type_of
 
 # The running process carries the plan's digest in this variable, so that a unit newer than its process is noticed.
 DIGEST_VARIABLE = "SGLANG_PLAN_DIGEST"
+
+# What the roles' variables have before the name of a setting.
+PREFIX = "sglang_server_"
 
 # Written as flags by the plan itself; the setting that each of them comes from.
 _OWN_FLAGS = {
@@ -39,6 +42,7 @@ class Settings:
     ``start_timeout``  seconds within which the instance must answer
     ``stop_timeout``   seconds that requests in flight have at a stop
     ``restart_limit``  how often a failing engine is started before systemd gives up
+    ``serving``        settings that mean the same in every release (``spellings`` room), name to value
     """
 
     name: str
@@ -56,6 +60,7 @@ class Settings:
     start_timeout: int
     stop_timeout: int
     restart_limit: int
+    serving: Mapping[str, object] = field(default_factory=dict)
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -88,7 +93,11 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
     """Judge what the user wrote against the release's flag table and this collection's own promises."""
-    findings = [*flags.check(settings.flags, table), *_out_of_range(settings)]
+    findings = [
+        *flags.check(settings.flags, table),
+        *spellings.check(settings.serving, settings.flags, table, PREFIX),
+        *_out_of_range(settings),
+    ]
     for spelling in settings.flags:
         flag = table.get("--" + str(spelling).strip().lstrip("-"))
         if flag and (own := _OWN_FLAGS.get(flag.name.removeprefix("--"))):
@@ -153,6 +162,7 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "served-model-name": settings.served_name,
         "host": settings.host,
         "port": settings.port,
+        **spellings.spell(settings.serving, table),
         **settings.flags,
     }
     host = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -157,6 +157,15 @@ _SERVER_INFO = KnownFault(
     source="sgl-project/sglang#30166",
 )
 
+_FP4_CACHE = KnownFault(
+    id="fp4-kv-cache-name",
+    seen="--kv-cache-dtype fp4_e2m1 passes the parser, and the engine refuses it",
+    remedy="Write fp4_mx_block16",
+    source="sglang/srt/server_args.py",
+    flag="--kv-cache-dtype",
+    value="fp4_e2m1",
+)
+
 _PROBE, _WINDOW, _KEY, _ABORT = "triton-layer-probe", "swa-start-layer", "api-key-log", "pp-abort"
 
 RELEASES: dict[str, Release] = {
@@ -263,7 +272,7 @@ RELEASES: dict[str, Release] = {
             install_mb=8890,
             locks={"3.11": "c1c34493", "3.12": "b9784579"},
             patches=(_PROBE, _WINDOW, _KEY),
-            known_faults=(_GRAPH_REGISTER, _MINIMAX, _HICACHE, _SERVER_INFO),
+            known_faults=(_GRAPH_REGISTER, _MINIMAX, _HICACHE, _FP4_CACHE, _SERVER_INFO),
         ),
         Release(
             version="0.5.17",
@@ -275,7 +284,7 @@ RELEASES: dict[str, Release] = {
             locks={"3.11": "3d35feae", "3.12": "9a98cd56", "3.13": "e3baf271"},
             patches=(_PROBE, _WINDOW, _KEY),
             excludes=_NO_OUTLINES,
-            known_faults=(_OUTLINES, _GRAPH_REGISTER, _MINIMAX, _HICACHE, _SERVER_INFO),
+            known_faults=(_OUTLINES, _GRAPH_REGISTER, _MINIMAX, _HICACHE, _FP4_CACHE, _SERVER_INFO),
         ),
         Release(
             version="0.5.18",
@@ -287,7 +296,7 @@ RELEASES: dict[str, Release] = {
             locks={"3.11": "41c2adbb", "3.12": "d853b7d4"},
             patches=(_WINDOW, _KEY),
             overrides=_CUDA_TILE,
-            known_faults=(_GRAPH_REGISTER, _HICACHE, _SERVER_INFO),
+            known_faults=(_GRAPH_REGISTER, _HICACHE, _FP4_CACHE, _SERVER_INFO),
         ),
         Release(
             version="0.5.19",
@@ -299,7 +308,7 @@ RELEASES: dict[str, Release] = {
             locks={"3.11": "5646a7f7", "3.12": "d30acff9"},
             patches=(_WINDOW, _KEY),
             overrides=_CUDA_TILE,
-            known_faults=(_GRAPH_REGISTER, _HICACHE, _SERVER_INFO),
+            known_faults=(_GRAPH_REGISTER, _HICACHE, _FP4_CACHE, _SERVER_INFO),
         ),
         Release(
             version="0.5.20",
@@ -311,7 +320,7 @@ RELEASES: dict[str, Release] = {
             locks={"3.11": "9000c082", "3.12": "050b03db"},
             patches=(_WINDOW, _KEY),
             overrides=_CUDA_TILE,
-            known_faults=(_HICACHE, _SERVER_INFO),
+            known_faults=(_GRAPH_REGISTER, _HICACHE, _FP4_CACHE, _SERVER_INFO),
         ),
         Release(
             version="0.5.21",
@@ -323,7 +332,7 @@ RELEASES: dict[str, Release] = {
             locks={"3.11": "9ceed421", "3.12": "e7458461"},
             patches=(_WINDOW, _KEY),
             overrides=_CUDA_TILE,
-            known_faults=(_SERVER_INFO,),
+            known_faults=(_GRAPH_REGISTER, _SERVER_INFO),
         ),
         Release(
             version="0.5.22",
@@ -335,7 +344,7 @@ RELEASES: dict[str, Release] = {
             locks={"3.11": "38f49050", "3.12": "2859b902"},
             patches=(_WINDOW, _KEY),
             overrides=_CUDA_TILE,
-            known_faults=(_SERVER_INFO,),
+            known_faults=(_GRAPH_REGISTER, _SERVER_INFO),
         ),
         Release(
             version="0.5.23",

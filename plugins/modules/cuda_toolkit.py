@@ -13,16 +13,8 @@ description:
   - A folder that holds the toolkit completely is left alone. One that was interrupted is completed.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   path:
     description: The toolkit's folder. Name it after the lock, so that another lock gets another folder.

@@ -12,16 +12,8 @@ description:
   - Fails on a node that has a driver.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   release_path:
     description: The release whose libraries are to load.

@@ -13,16 +13,8 @@ description:
   - Refuses a release whose FlashInfer is not the version of its lock.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   release_path:
     description: The release's folder.
@@ -88,22 +80,25 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import cubins, plan, wheels
 
 
+def make_folder(cache: Path, user: str) -> None:
+    """Make the cache's folder: whatever compiles or caches needs it, from the launch check on. Raises InstallError."""
+    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.chown(cache, user, user)
+    except LookupError as unknown:
+        raise wheels.InstallError(f"{unknown}: the sglang role makes the user, with a group of its name") from unknown
+
+
 def build(module: AnsibleModule, missing: list[str]) -> dict:
     """Compile the missing modules and judge their libraries. Raises InstallError where one is wrong."""
     parameters = module.params
-    cache = Path(parameters["cache_path"])
-    cache.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.chown(cache, parameters["user"], parameters["user"])
-    except LookupError as unknown:
-        raise wheels.InstallError(f"{unknown}: the sglang role makes the user, with a group of its name") from unknown
     python = f"{parameters['release_path']}/bin/python"
     status, output, error = module.run_command(
         [*plan.as_user(parameters["user"]), python, "-", *missing],
         expand_user_and_vars=False,
         data=parameters["build_script"],
         environ_update={name: str(value) for name, value in parameters["environment"].items()},
-        cwd=str(cache),
+        cwd=parameters["cache_path"],
     )
     if status != 0:
         words = (output + error).strip()[-3000:]
@@ -150,16 +145,19 @@ def main():
         if cache.get("built_for") == parameters["architectures"] and Path(library["path"]).exists()
     }
     missing = [name for name in parameters["modules"] if name not in libraries]
-    if missing and not module.check_mode:
+    folder = Path(parameters["cache_path"])
+    changed = bool(missing) or not folder.is_dir()
+    if changed and not module.check_mode:
         os.umask(0o022)  # whatever it is for root
         try:
-            libraries.update(build(module, missing))
+            make_folder(folder, parameters["user"])
+            libraries.update(build(module, missing) if missing else {})
         except (wheels.InstallError, OSError) as failure:
             module.fail_json(msg=str(failure))
         wheels.write_manifest(
             parameters["cache_path"], {"built_for": parameters["architectures"], "libraries": libraries}
         )
-    module.exit_json(changed=bool(missing), libraries=libraries)
+    module.exit_json(changed=changed, libraries=libraries)
 
 
 if __name__ == "__main__":

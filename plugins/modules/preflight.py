@@ -13,16 +13,8 @@ description:
     instance's port, installed releases and the model's files, and judges them against the settings.
   - Reads only, and fails with all errors at once, one a line.
 author: The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, in check mode or without.
-  diff_mode:
-    support: none
-    description: Has nothing to show.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - inference.sglang.attributes.info
 options:
   release:
     description: SGLang version that will be installed.

@@ -6,24 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: sglang_instance
-short_description: Compare a running instance with its plan, or restart it
+short_description: Have an instance run from its plan and its unit
 description:
-  - Every process carries the digest of the plan that it was started from. V(compared) reports changed when the instance
-    does not run from the wanted plan or is older than its unit, whatever interrupted the run that wrote them.
-  - V(restarted) starts it from its unit.
+  - Every process carries the digest of the plan that it was started from. An instance that does not run, does not run
+    from the wanted plan, or is older than its unit is started from its unit, whatever interrupted the run that wrote
+    them.
+  - Makes systemd read the unit again, forgets earlier failures, and does not wait; M(inference.sglang.sglang_ready)
+    does.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: partial
-    details: V(restarted) restarts each time, as a handler does.
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   name:
     description: Name of the instance.
@@ -33,33 +26,22 @@ options:
     description: Digest of the wanted plan.
     type: str
     required: true
-  state:
-    description:
-      - V(compared) changes nothing.
-      - V(restarted) makes systemd read the unit again, forgets earlier failures, and starts the instance without
-        waiting for it.
-    type: str
-    choices:
-      - compared
-      - restarted
-    default: compared
 """
 
 EXAMPLES = r"""
-- name: Compare the running instance with its plan
+- name: Have the instance run from its plan
   inference.sglang.sglang_instance:
     name: tiny
     digest: "{{ plan.digest }}"
-  notify: Restart the instance
 """
 
 RETURN = r"""
 active:
-  description: The unit's ActiveState.
+  description: The unit's ActiveState before.
   returned: success
   type: str
 digest:
-  description: Digest of the plan that the running process was started from. Empty when none runs.
+  description: Digest of the plan that the process was started from that ran before. Empty when none ran.
   returned: success
   type: str
 """
@@ -68,33 +50,23 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import health
 
 
-def restart(module: AnsibleModule) -> None:
-    unit = health.unit_name(module.params["name"])
-    # reset-failed: starts on request count against the unit's StartLimitBurst too
-    for command in (["daemon-reload"], ["reset-failed", unit], ["restart", "--no-block", unit]):
-        status, _output, error = module.run_command(["systemctl", *command])
-        if status != 0 and command[0] != "reset-failed":
-            module.fail_json(msg=f"systemctl {' '.join(command)} failed with {status}: {error.strip()}")
-
-
 def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "digest": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["compared", "restarted"], "default": "compared"},
         },
         supports_check_mode=True,
     )
-    if module.params["state"] == "restarted":
-        if not module.check_mode:
-            restart(module)
-        changed = True
-    unit = health.unit_state(module.params["name"])
+    name = module.params["name"]
+    unit = health.unit_state(name)
     running = health.running_digest(unit.main_pid) if unit.main_pid else ""
-    if module.params["state"] == "compared":
-        unit_file = health.unit_file(module.params["name"])
-        changed = not health.runs_from_its_unit(unit, module.params["digest"], unit_file)
+    changed = not health.runs_from_its_unit(unit, module.params["digest"], health.unit_file(name))
+    if changed and not module.check_mode:
+        try:
+            health.restart(name)
+        except health.SystemdError as failure:
+            module.fail_json(msg=str(failure))
     module.exit_json(changed=changed, active=unit.active, digest=running)
 
 

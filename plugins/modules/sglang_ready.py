@@ -15,16 +15,8 @@ description:
   - In check mode it does nothing.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   name:
     description: Name of the instance.
@@ -87,6 +79,10 @@ over:
   description: Whether systemd gave it up.
   returned: outside check mode
   type: bool
+died:
+  description: Whether the engine has ended by itself, and systemd waits, to start it again or for its start to end.
+  returned: outside check mode
+  type: bool
 restarts:
   description: How often systemd started it by itself since the last start on request.
   returned: outside check mode
@@ -130,17 +126,18 @@ def main():
         # An engine that is about to make room for its successor answers too.
         current = health.runs_from_its_unit(unit, parameters["digest"], health.unit_file(parameters["name"]))
         ready = current and unit.active == "active" and health.healthy(parameters["url"])
-        if ready or unit.over or time.monotonic() - began > parameters["poll"]:
+        if ready or unit.over or unit.died or time.monotonic() - began > parameters["poll"]:
             break
         time.sleep(0.5)
     result = {
         "changed": False,
         "ready": ready,
         "over": unit.over,
+        "died": unit.died,
         "restarts": unit.restarts,
         "state": f"{unit.active} ({unit.sub}), {unit.restarts} restarts, last result {unit.result}",
         "waited": round(time.monotonic() - began, 1),
-        "journal": health.journal(parameters["name"], 1 if ready else 40),
+        "journal": health.journal(parameters["name"], 1 if ready else 60),
     }
     if ready:
         try:

@@ -9,20 +9,13 @@ module: sglang_release
 short_description: Install one SGLang release from its lock, patched and verified
 description:
   - Makes a virtual environment that holds exactly the wheels of a lock, applies patches by hash, imports the release
-    in its own interpreter, compares what it finds with the lock, and only then writes C(manifest.json).
+    in its own interpreter, compares what it finds with the lock and its flags with O(flags), and only then writes
+    C(manifest.json).
   - A folder with a manifest is complete and is never changed. One without is completed, from where it was interrupted.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   version:
     description: The SGLang version that the lock holds.
@@ -53,6 +46,12 @@ options:
     type: list
     elements: dict
     default: []
+  flags:
+    description:
+      - The release's flag table as this collection ships it, JSON.
+      - The release's own parser and its installed sources must agree with it.
+    type: str
+    required: true
   import_script:
     description: Python source that imports the release and reports it as a line of JSON.
     type: str
@@ -79,6 +78,7 @@ EXAMPLES = r"""
     lock: "{{ lookup('ansible.builtin.file', 'locks/0.5.12.post1-py3.11.txt') }}"
     cuda: "13.0"
     python_version: "3.11"
+    flags: "{{ lookup('ansible.builtin.file', 'flags/0.5.12.post1.json') }}"
     import_script: "{{ lookup('ansible.builtin.file', 'import_release.py') }}"
     uv: /opt/sglang/uv/0.13.9/bin/uv
     cache_path: /opt/sglang/cache
@@ -122,8 +122,15 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import credentials, installs, patches, wheels
-from ansible_collections.inference.sglang.plugins.module_utils.findings import as_text, errors
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    credentials,
+    flag_sources,
+    installs,
+    patches,
+    wheels,
+)
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_text, errors
+from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 
 
 def apply_patches(module: AnsibleModule) -> list[dict[str, str]]:
@@ -133,11 +140,26 @@ def apply_patches(module: AnsibleModule) -> list[dict[str, str]]:
     states = []
     for definition in module.params["patches"]:
         patch = patches.from_mapping(definition)
-        report = patches.converge(patch, packages, version, "present", python=Path(folder) / "bin" / "python")
+        python, cache = Path(folder) / "bin" / "python", Path(module.params["cache_path"])
+        report = patches.converge(patch, packages, version, "present", python=python, cache=cache)
         if errors(report.findings):
             raise wheels.InstallError(as_text(report.findings))
         states.append({"id": patch.id, "outcome": report.name, "file": str(report.path), "sha256": report.sha256})
     return states
+
+
+def judge_flags(module: AnsibleModule, parser: FlagTable) -> list[Finding]:
+    """Compare the shipped flag table with the release's parser and with its sources as they lie there."""
+    shipped = FlagTable.from_json(module.params["flags"])
+    sources = installs.site_packages(module.params["path"], module.params["python_version"]) / "sglang"
+    try:
+        read = flag_sources.read_sources(sources)
+    except (OSError, ValueError) as failure:
+        raise wheels.InstallError(f"The flags cannot be read from {sources}: {failure}") from failure
+    return [
+        *installs.judge_flags(parser, shipped, "The parser"),
+        *installs.judge_flags(read, shipped, f"{sources}"),
+    ]
 
 
 def install(module: AnsibleModule) -> dict:
@@ -158,7 +180,9 @@ def install(module: AnsibleModule) -> dict:
     if status != 0:
         raise wheels.InstallError(f"SGLang {version} in {path} does not import:\n{error.strip()[-2000:]}")
     report = wheels.report(output)
-    if findings := errors(installs.judge(report, lock, version, module.params["cuda"])):
+    parser = flag_sources.read_parser(report["flags"])
+    findings = installs.judge(report, lock, version, module.params["cuda"])
+    if findings := errors([*findings, *judge_flags(module, parser)]):
         raise wheels.InstallError(as_text(findings))
     manifest = {
         "version": version,
@@ -166,7 +190,7 @@ def install(module: AnsibleModule) -> dict:
         "lock": wheels.digest(lock),
         "versions": report["versions"],
         "torch_cuda": report["torch_cuda"],
-        "flags": report["flags"],
+        "flags": len(parser),
         "patches": states,
     }
     wheels.write_manifest(path, manifest)
@@ -183,6 +207,7 @@ def main():
             "python": {"type": "path", "default": "/usr/bin/python3"},
             "python_version": {"type": "str", "required": True},
             "patches": {"type": "list", "elements": "dict", "default": []},
+            "flags": {"type": "str", "required": True},
             "import_script": {"type": "str", "required": True},
             "uv": {"type": "path", "required": True},
             "cache_path": {"type": "path", "required": True},

@@ -15,6 +15,8 @@ description:
   - The file is replaced by rename. Other hard links to it, such as those in a package cache, keep their content.
 author:
   - The inference.sglang contributors (@inference-sglang)
+extends_documentation_fragment:
+  - inference.sglang.attributes
 attributes:
   check_mode:
     description: Says what would be done, writes nothing and runs no probe.

@@ -12,16 +12,8 @@ description:
     that a node without a registry can load, serve and answer for real. The model says nothing sensible.
 author:
   - The inference.sglang contributors (@inference-sglang)
-attributes:
-  check_mode:
-    description: Can run in check_mode and return changed status prediction without modifying the target.
-    support: full
-  diff_mode:
-    description: Returns details on what has changed.
-    support: none
-  idempotent:
-    description: When run twice in a row outside check mode, with the same arguments, the second run changes nothing.
-    support: full
+extends_documentation_fragment:
+  - inference.sglang.attributes
 options:
   path:
     description: The model's folder.

@@ -14,19 +14,12 @@ description:
   - Runs on the controller; no connection to the node is made.
   - Fails with all errors at once, one a line.
 author: The inference.sglang contributors (@inference-sglang)
+extends_documentation_fragment:
+  - inference.sglang.attributes.info
 attributes:
   action:
     support: full
     description: Runs as an action plugin on the controller.
-  check_mode:
-    support: full
-    description: Changes nothing, in check mode or without.
-  diff_mode:
-    support: none
-    description: Has nothing to show.
-  idempotent:
-    support: full
-    description: Changes nothing.
 options:
   roles:
     description:

@@ -4,14 +4,24 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from ansible.errors import AnsibleError
 from ansible_collections.inference.sglang.plugins.module_utils import releases
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_text
+from ansible_collections.inference.sglang.plugins.module_utils.flag_history import History
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 
 FOLDER = Path(__file__).parents[2] / "roles" / "sglang" / "files" / "flags"
+
+
+@functools.cache
+def history() -> History:
+    """The tables of all releases, of those before the oldest that is installed too."""
+    return History(
+        {path.stem: FlagTable.from_json(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
+    )
 
 
 def load(version: str) -> FlagTable:
@@ -19,4 +29,4 @@ def load(version: str) -> FlagTable:
     unknown = releases.check(version)
     if unknown:
         raise AnsibleError(as_text(unknown))
-    return FlagTable.from_json((FOLDER / f"{version}.json").read_text(encoding="utf-8"))
+    return history()[version]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import plan
+from ansible_collections.inference.sglang.plugins.module_utils import plan, spellings
 
 
 def wanted(settings: Mapping[str, Any]) -> plan.Settings:
@@ -31,4 +31,5 @@ def wanted(settings: Mapping[str, Any]) -> plan.Settings:
         start_timeout=settings["sglang_server_start_timeout"],
         stop_timeout=settings["sglang_server_stop_timeout"],
         restart_limit=settings["sglang_server_restart_limit"],
+        serving={name: settings.get(plan.PREFIX + name) for name in spellings.SETTINGS},
     )

@@ -2,11 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Write locks: every wheel of a release, of a CUDA toolkit or of uv, with exact version and sha256.
 
-usage: script/lock RELEASE [PYTHON] | script/lock cuda VERSION | script/lock uv | script/lock page
+usage: script/lock RELEASE [PYTHON] | script/lock flags [RELEASE...] | script/lock page
+       script/lock cuda VERSION | script/lock uv
 
 A release needs a row in plugins/module_utils/releases.py first, with its constraints; it may lack the digests.
 Its locks (of all the row's Pythons, or of one) are written only when that of this Python installs, imports and
-compiles kernels, and the others hold the same versions. ``page`` writes docs/releases.md.
+compiles kernels, and the others hold the same versions. ``flags`` reads flag tables from the releases' wheels,
+``page`` writes docs/releases.md.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import make_flag_table
 import proof
 from ansible_collections.inference.sglang.plugins.module_utils import findings, releases, wheels
 from project import PYTHON_MINOR, ROOT, environment, run
@@ -127,6 +130,8 @@ def main(arguments: list[str]) -> None:
         case ["cuda", version] if version in releases.TOOLKITS:
             text = resolve(releases.TOOLKITS[version], "3.11")
             write(ROOT / "roles" / "cuda_toolkit" / "files" / "locks" / f"{version}.txt", text)
+        case ["flags", *versions]:
+            make_flag_table.main(versions)
         case ["page"]:
             run([environment("development") / "bin" / "python", ROOT / "script" / "lib" / "releases_page.py"])
         case ["uv"]:

@@ -24,12 +24,14 @@ import nodes
 from ansible_collections.inference.sglang.plugins.module_utils import (
     cubins,
     findings,
+    flag_sources,
     installs,
     plan,
     releases,
     toolkits,
     wheels,
 )
+from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 from project import PYTHON_MINOR, ROOT, environment, require_packages
 
 ARCHITECTURE = 120
@@ -61,8 +63,19 @@ def prove(release: releases.Release, lock: str) -> Proof:
         installed = time.monotonic()
         output = call([target / "bin" / "python", "-c", (ROLES / "sglang/files/import_release.py").read_text()])
         imported = time.monotonic()
-        wrong = installs.judge(wheels.report(output), lock, release.version, release.cuda)
-        if errors := findings.errors([*wrong, *releases.mixed_toolkit(wheels.pins(lock), release.cuda)]):
+        report = wheels.report(output)
+        sources = flag_sources.read_sources(installs.site_packages(str(target), PYTHON_MINOR) / "sglang")
+        parser = flag_sources.read_parser(report["flags"])
+        shipped = ROLES / "sglang" / "files" / "flags" / f"{release.version}.json"
+        # A release that is being added has no table yet: its own sources are to agree with its parser.
+        table = FlagTable.from_json(shipped.read_text()) if shipped.exists() else sources
+        wrong = [
+            *installs.judge(report, lock, release.version, release.cuda),
+            *installs.judge_flags(parser, table, "The parser"),
+            *installs.judge_flags(sources, table, "The installed sources"),
+            *releases.mixed_toolkit(wheels.pins(lock), release.cuda),
+        ]
+        if errors := findings.errors(wrong):
             raise SystemExit(findings.as_text(errors))
         seconds = compile_module(folder, target, release)
         return Proof(release.version, PYTHON_MINOR, megabytes(target), installed - start, imported - installed, seconds)

@@ -32,7 +32,7 @@ ADDING = """\
    agrees with the row, and compiles FlashInfer's norm module for sm_120. It prints the digests for the row.
 3. `script/lock flags RELEASE` reads its flag table from the wheel.
 4. For each patch in `roles/sglang/files/patches`, add the release's hashes, or `fixed_in`.
-5. `script/lock page`, then `script/test units locks sources`.
+5. `script/lock page`, then `script/test units locks wheels`.
 """
 
 

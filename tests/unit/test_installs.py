@@ -7,8 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.inference.sglang.plugins.module_utils import installs, patches
+from ansible_collections.inference.sglang.plugins.module_utils import installs, patches, releases, wheels
+from ansible_collections.inference.sglang.plugins.module_utils.flags import Flag, FlagTable
 
+LOCKS = Path(__file__).parents[2] / "roles" / "sglang" / "files" / "locks"
 LOCK = f"sglang==0.5.12.post1 --hash=sha256:{'a' * 64}\nflashinfer-python==0.6.11.post1 --hash=sha256:{'b' * 64}\n"
 
 
@@ -56,7 +58,6 @@ def test_packages_lie_where_a_virtual_environment_has_them():
 
 def test_what_the_lock_promises_is_found_right():
     assert judged() == []
-    assert judged(versions=report()["versions"] | {"pip": "25.0", "flashinfer-cubin": "0.6.11.post1"}) == []
 
 
 def test_other_versions_than_locked_are_named():
@@ -79,14 +80,66 @@ def test_pytorch_for_another_cuda_is_found(cuda):
     assert f"CUDA {cuda}," in seen
 
 
+def test_case_c06_an_old_sglang_and_a_pytorch_for_another_cuda():
+    """What mixed package indexes resolve to: the lock and the look at what was installed stand against it."""
+    faults = dict(judged(versions={"sglang": "0.5.2", "flashinfer-python": "0.6.11.post1"}, torch_cuda="12.8"))
+    assert faults["release.sglang"] == "SGLang is 0.5.2, wanted 0.5.12.post1"
+    assert faults["release.versions"] == "sglang is 0.5.2, locked 0.5.12.post1"
+    assert faults["release.cuda"] == "PyTorch is built for CUDA 12.8, the release needs 13.0"
+
+
 @pytest.mark.parametrize("companion", ["flashinfer-cubin", "flashinfer-jit-cache"])
-def test_a_stale_companion_of_flashinfer_is_found(companion):
-    ((fault, seen),) = judged(versions=report()["versions"] | {companion: "0.6.10"})
-    assert (fault, seen) == (
-        "release.flashinfer_companion",
-        f"{companion} 0.6.10 lies beside flashinfer-python 0.6.11.post1",
-    )
+@pytest.mark.parametrize("version", ["0.6.10", "0.6.11", "0.6.11.post10", "0.6.10+cu130"])
+def test_case_c10_a_stale_companion_of_flashinfer_is_found(companion, version):
+    faults = dict(judged(versions=report()["versions"] | {companion: version}))
+    assert faults == {
+        "release.flashinfer_companion": f"{companion} {version} lies beside flashinfer-python 0.6.11.post1",
+        "release.unlocked": f"The lock does not hold {companion} {version}, and the release does",
+    }
+
+
+@pytest.mark.parametrize("stale", ["flashinfer-cubin", "sgl-deep-gemm", "pip"])
+def test_case_c10_what_an_upgrade_in_place_leaves_behind_is_found(stale):
+    """The kind: whatever a release's packages can see and its lock does not hold."""
+    ((fault, seen),) = judged(versions=report()["versions"] | {stale: "0.6.11.post1"})
+    assert (fault, seen) == ("release.unlocked", f"The lock does not hold {stale} 0.6.11.post1, and the release does")
+
+
+@pytest.mark.parametrize("version", ["0.6.11.post1", "0.6.11.post1+cu130"])
+def test_case_c10_a_companion_that_the_lock_holds_is_right(version):
+    lock = LOCK + f"flashinfer-jit-cache=={version} --hash=sha256:{'e' * 64}\n"
+    versions = report()["versions"] | {"flashinfer-jit-cache": version}
+    assert installs.judge(report(versions=versions), lock, "0.5.12.post1", "13.0") == []
+
+
+@pytest.mark.parametrize("path", sorted(LOCKS.glob("*.txt")), ids=lambda path: path.stem)
+def test_case_c10_no_lock_has_companions_of_another_flashinfer(path):
+    locked = wheels.pins(path.read_text(encoding="utf-8"))
+    found = {locked[name] for name in ("flashinfer-cubin", "flashinfer-jit-cache") if name in locked}
+    assert found <= {locked["flashinfer-python"]}
+
+
+def test_case_c10_another_release_is_another_folder():
+    """From 0.5.15, whose lock holds flashinfer-cubin, to 0.5.18, whose lock does not: nothing is left to be stale."""
+    names = [
+        installs.name(release, (LOCKS / f"{release}-py3.11.txt").read_text(), []) for release in ("0.5.15", "0.5.18")
+    ]
+    assert len(set(names)) == 2
+    before, after = (wheels.pins((LOCKS / f"{release}-py3.11.txt").read_text()) for release in ("0.5.15", "0.5.18"))
+    assert before["flashinfer-cubin"] == before["flashinfer-python"] == releases.RELEASES["0.5.15"].flashinfer
+    assert "flashinfer-cubin" not in after
 
 
 def test_a_missing_header_is_found():
     assert [fault for fault, _seen in judged(python_header=False)] == ["release.python_header"]
+
+
+def test_flags_that_differ_from_the_shipped_table_are_named():
+    shipped = FlagTable([Flag("--a"), Flag("--b", default=1)])
+    assert installs.judge_flags(shipped, shipped, "The parser") == []
+    (finding,) = installs.judge_flags(FlagTable([Flag("--b", default=2), Flag("--c")]), shipped, "The parser")
+    assert (finding.id, finding.severity) == ("release.flags", "error")
+    assert finding.seen.endswith("table differ: --a is only shipped; --c is only found; --b: default")
+    many = FlagTable(Flag(f"--flag-{number}") for number in range(9))
+    (finding,) = installs.judge_flags(many, shipped, "The parser")
+    assert finding.seen.endswith("and 6 more")

@@ -10,6 +10,7 @@ import getpass
 import http.server
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -21,13 +22,15 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.sglang.plugins.module_utils import activations, health, tiny_llama, toolkits, wheels
 from ansible_collections.inference.sglang.plugins.module_utils import driver_stub as stub
-from ansible_collections.inference.sglang.plugins.module_utils import health, tiny_llama, toolkits, wheels
+from ansible_collections.inference.sglang.plugins.module_utils.flag_sources import read_parser
 from ansible_collections.inference.sglang.plugins.modules import (
     cuda_toolkit,
     driver_stub,
     flashinfer_cache,
     launch_check,
+    sglang_activation,
     sglang_instance,
     sglang_ready,
     sglang_release,
@@ -188,7 +191,7 @@ def test_a_toolkit_that_proves_nothing_is_not_installed(run, toolkit, tmp_path):
 
 @pytest.mark.parametrize("module", [cuda_toolkit, sglang_release])
 def test_a_missing_uv_is_told(run, toolkit, module):
-    more = {"version": "0.5.1", "cuda": "13.0", "python_version": "3.11", "import_script": ""}
+    more = {"version": "0.5.1", "cuda": "13.0", "python_version": "3.11", "flags": "[]", "import_script": ""}
     given = toolkit | (more if module is sglang_release else {})
     failed = run(module, **given | {"uv": "/nowhere/uv"})
     assert failed["msg"] == "/nowhere/uv cannot be run (No such file or directory): run the uv role first"
@@ -203,9 +206,24 @@ def test_a_folder_that_cannot_be_written_is_told(run, toolkit, tmp_path):
 
 # sglang_release
 
+SOURCES = """class ServerArgs:
+    def add_cli_args(parser):
+        parser.add_argument("--pp-size", "--stages", type=int, default=1)
+"""
+FLAGS = [
+    {
+        "names": ["--pp-size", "--stages"],
+        "nargs": None,
+        "type": "int",
+        "choices": None,
+        "default": 1,
+        "refused": "",
+        "hidden": False,
+    }
+]
 REPORT = {
     "torch_cuda": "13.0",
-    "flags": 3,
+    "flags": FLAGS,
     "python_header": True,
     "versions": {"sglang": "0.5.1", "flashinfer-python": "0.6.11"},
 }
@@ -215,10 +233,12 @@ REPORT = {
 def release(tmp_path: Path, program) -> dict[str, object]:
     """Arguments of sglang_release. Its uv makes an environment whose interpreter is this one."""
     folder = tmp_path / "release"
+    sources = folder / "lib/python3.11/site-packages/sglang/srt"
     uv = program(
         "uv",
         f"""mkdir -p {folder}/bin; touch {folder}/pyvenv.cfg
-        printf '#!/bin/sh\\nexec {sys.executable} "$@"\\n' > {folder}/bin/python; chmod +x {folder}/bin/python""",
+        printf '#!/bin/sh\\nexec {sys.executable} "$@"\\n' > {folder}/bin/python; chmod +x {folder}/bin/python
+        mkdir -p {sources}; printf '%s' '{SOURCES}' > {sources}/server_args.py""",
     )
     return {
         "version": "0.5.1",
@@ -226,6 +246,7 @@ def release(tmp_path: Path, program) -> dict[str, object]:
         "lock": LOCK,
         "cuda": "13.0",
         "python_version": "3.11",
+        "flags": read_parser(FLAGS).to_json(),
         "import_script": f"import json; print('a library says hello'); print(json.dumps({REPORT})); print('$HOME')",
         "uv": str(uv),
         "cache_path": str(tmp_path / "cache"),
@@ -239,6 +260,7 @@ def test_a_release_is_installed_once(run, release, tmp_path):
     first = run(sglang_release, **release)
     assert (first["changed"], first["manifest"]["versions"]) == (True, REPORT["versions"])
     assert first["manifest"] == wheels.read_manifest(str(tmp_path / "release"))
+    assert first["manifest"]["flags"] == 2, "one flag of two spellings"
     assert mode(tmp_path / "release/bin") == 0o755
     again = run(sglang_release, **release | {"import_script": "raise SystemExit('not run')"})
     assert (again["changed"], again["manifest"]) == (False, first["manifest"])
@@ -251,6 +273,10 @@ def test_a_release_is_installed_once(run, release, tmp_path):
         ("", "No report was printed"),
         ("print('{\"half\": ')", 'No report was printed, but:\n{"half":'),
         (f"print({json.dumps(json.dumps(REPORT | {'torch_cuda': '12.8'}))})", "release.cuda"),
+        (
+            f"print({json.dumps(json.dumps(REPORT | {'flags': [FLAGS[0] | {'default': 8}]}))})",
+            "The parser and the shipped flag table differ: --pp-size: default",
+        ),
     ],
 )
 def test_a_release_that_is_not_as_promised_is_not_complete(run, release, tmp_path, script, words):
@@ -259,6 +285,15 @@ def test_a_release_that_is_not_as_promised_is_not_complete(run, release, tmp_pat
     assert words in failed["msg"]
     assert wheels.read_manifest(str(tmp_path / "release")) is None
     assert run(sglang_release, **release)["changed"] is True
+
+
+def test_sources_that_someone_changed_are_found(run, release, tmp_path):
+    uv = Path(str(release["uv"]))
+    uv.write_text(uv.read_text().replace("--stages", "--stage"))
+    failed = run(sglang_release, **release)
+    assert "release.flags" in failed["msg"]
+    assert "site-packages/sglang and the shipped flag table differ: --stages is only shipped" in failed["msg"]
+    assert wheels.read_manifest(str(tmp_path / "release")) is None
 
 
 def test_a_bad_patch_fails_with_the_finding(run, release):
@@ -322,6 +357,14 @@ def test_kernels_are_compiled_once(run, cache, tmp_path):
     assert run(flashinfer_cache, **cache)["changed"] is False
     (tmp_path / "cache/norm.so").unlink()
     assert run(flashinfer_cache, **cache)["changed"] is True
+
+
+def test_a_cache_without_kernels_is_a_folder(run, cache, tmp_path):
+    """The launch check already needs it."""
+    given = cache | {"modules": [], "build_script": "raise SystemExit('not run')"}
+    assert run(flashinfer_cache, check=True, **given)["changed"] is True
+    assert [run(flashinfer_cache, **given)["changed"] for _run in range(2)] == [True, False]
+    assert mode(tmp_path / "cache") == 0o755
 
 
 def test_kernels_of_another_architecture_are_compiled_again(run, cache, tmp_path):
@@ -427,30 +470,35 @@ def systemd(tmp_path: Path, program) -> Callable[..., Path]:
     return describe
 
 
-def test_an_instance_that_does_not_run_is_to_be_started(run, systemd):
+STARTED = ["daemon-reload", "reset-failed sglang-tiny.service", "restart --no-block sglang-tiny.service"]
+STOPPED = ["daemon-reload", "stop --no-block sglang-tiny.service", "reset-failed sglang-tiny.service"]
+
+
+def commands(asked: Path) -> list[str]:
+    """What systemctl was asked that changes anything."""
+    return [line.strip() for line in asked.read_text().splitlines() if not line.startswith("show ")]
+
+
+def test_an_instance_that_does_not_run_is_started(run, systemd):
     asked = systemd(ActiveState="inactive")
-    result = run(sglang_instance, name="tiny", digest="0123456789ab")
+    result = run(sglang_instance, check=True, name="tiny", digest="0123456789ab")
     assert (result["changed"], result["active"], result["digest"]) == (True, "inactive", "")
-    assert {line.split()[0] for line in asked.read_text().splitlines()} == {"show"}
+    assert commands(asked) == []
+    assert run(sglang_instance, name="tiny", digest="0123456789ab")["changed"] is True
+    assert commands(asked) == STARTED
 
 
-def test_an_instance_is_started_from_its_unit(run, systemd):
-    asked = systemd()
-    assert run(sglang_instance, check=True, name="tiny", digest="x", state="restarted")["changed"] is True
-    assert {line.split()[0] for line in asked.read_text().splitlines()} == {"show"}
-    asked.unlink()
-    assert run(sglang_instance, name="tiny", digest="x", state="restarted")["changed"] is True
-    lines = [line.split() for line in asked.read_text().splitlines()]
-    assert lines[:3] == [
-        ["daemon-reload"],
-        ["reset-failed", "sglang-tiny.service"],
-        ["restart", "--no-block", "sglang-tiny.service"],
-    ]
+def test_an_instance_that_runs_from_its_plan_is_left_alone(run, serving, tmp_path):
+    serving()
+    assert run(sglang_instance, name="tiny", digest="0123456789ab")["changed"] is False
+    assert commands(tmp_path / "asked") == []
+    assert run(sglang_instance, name="tiny", digest="of another plan")["changed"] is True
+    assert commands(tmp_path / "asked") == STARTED
 
 
 def test_a_systemd_that_refuses_is_quoted(run, systemd):
     systemd(status=4)
-    failed = run(sglang_instance, name="tiny", digest="x", state="restarted")
+    failed = run(sglang_instance, name="tiny", digest="x")
     assert failed["msg"].startswith("systemctl daemon-reload failed with 4")
 
 
@@ -546,6 +594,192 @@ def test_check_mode_asks_nobody(run, systemd):
     asked = systemd()
     assert run(sglang_ready, check=True, **ready(9))["ready"] is False
     assert not asked.exists()
+
+
+@pytest.mark.parametrize(
+    ("properties", "died"),
+    [
+        ({"SubState": "auto-restart"}, True),
+        ({"SubState": "auto-restart", "Job": 79}, False),
+        ({"SubState": "start-post"}, True),
+        ({"SubState": "start-post", "MainPID": 812}, False),
+    ],
+)
+def test_an_engine_that_died_is_told_while_systemd_waits(run, systemd, properties, died):
+    systemd(ActiveState="activating", **properties)
+    result = run(sglang_ready, **ready(9) | {"poll": 60 if died else 0})
+    assert (result["died"], result["over"], result["ready"]) == (died, False, False)
+
+
+# sglang_activation
+
+
+@pytest.fixture
+def want(tmp_path, monkeypatch, engine) -> Callable[[str, str], None]:
+    """Write plan and unit of the instance tiny for a release, which is installed; the engine is where it listens."""
+    monkeypatch.setattr(health, "UNIT_FOLDER", tmp_path)
+    monkeypatch.setattr(activations, "FOLDER", tmp_path / "etc")
+    (tmp_path / "model").mkdir()
+
+    def write(release: str, digest: str) -> None:
+        wheels.write_manifest(str(tmp_path / release), {"version": release})
+        plan = {
+            "digest": digest,
+            "url": f"http://127.0.0.1:{engine.server_port}",
+            "served_name": "tiny",
+            "release_path": str(tmp_path / release),
+            "cuda_home": str(tmp_path),
+            "model_path": str(tmp_path / "model"),
+            "start_timeout": 1,
+            "stop_timeout": 1,
+        }
+        wheels.write_atomically(tmp_path / "etc/tiny/plan.json", json.dumps(plan))
+        wheels.write_atomically(tmp_path / "sglang-tiny.service", f"unit of {release}")
+
+    return write
+
+
+def lies(tmp_path: Path, slot: str = "") -> str:
+    """The digest that lies on the node."""
+    path = tmp_path / "etc/tiny" / slot / "plan.json"
+    return json.loads(path.read_text())["digest"] if path.exists() else "-"
+
+
+def test_what_was_proven_is_recorded_once(run, want, systemd, tmp_path):
+    systemd()
+    want("A", "a")
+    given = {"name": "tiny", "state": "recorded", "digest": "a"}
+    assert run(sglang_activation, check=True, **given)["changed"] is True
+    assert lies(tmp_path, "good") == "-"
+    assert [run(sglang_activation, **given)["changed"] for _run in range(2)] == [True, False]
+    want("B", "b")
+    assert run(sglang_activation, check=True, **given | {"digest": "not written yet"})["changed"] is True
+    assert "is b, and a was proven" in run(sglang_activation, **given)["msg"]
+    run(sglang_activation, **given | {"digest": "b"})
+    assert (lies(tmp_path, "good"), lies(tmp_path, "previous")) == ("b", "a")
+
+
+def test_what_serves_unrecorded_is_kept_before_a_switch(run, want, serving, tmp_path):
+    """As after a run that was killed between the proof and the record."""
+    want("A", "0123456789ab")
+    serving()
+    given = {"name": "tiny", "state": "kept"}
+    assert run(sglang_activation, check=True, **given)["changed"] is True
+    assert lies(tmp_path, "good") == "-"
+    result = run(sglang_activation, **given)
+    assert (result["changed"], result["running"], lies(tmp_path, "good")) == (True, True, "0123456789ab")
+    assert run(sglang_activation, **given)["changed"] is False
+
+
+@pytest.mark.parametrize("why", ["loads", "of another plan", "completes nothing"])
+def test_what_does_not_serve_is_not_kept(run, want, serving, *, engine, tmp_path, why):
+    """As after a run that was killed between the switch and the proof."""
+    want("B", "another" if why == "of another plan" else "0123456789ab")
+    serving(**({"ActiveState": "activating"} if why == "loads" else {}))
+    engine.tokens = 3 if why == "completes nothing" else 16
+    assert run(sglang_activation, name="tiny", state="kept")["changed"] is False
+    assert lies(tmp_path, "good") == "-"
+
+
+@pytest.mark.parametrize(
+    ("properties", "running"),
+    [
+        ({"ActiveState": "inactive"}, False),
+        ({"ActiveState": "inactive", "Job": 79}, True),
+        ({"ActiveState": "failed"}, True),
+        ({"ActiveState": "activating"}, True),
+    ],
+)
+def test_an_instance_that_somebody_stopped_is_told_apart(run, want, systemd, properties, running):
+    systemd(**properties)
+    assert run(sglang_activation, name="tiny", state="kept")["running"] is running
+
+
+@pytest.fixture
+def switched(run, want, systemd, tmp_path) -> Path:
+    """A is proven, B is wanted and failed; what systemctl is asked from here on."""
+    systemd()
+    want("A", "a")
+    run(sglang_activation, name="tiny", state="recorded", digest="a")
+    want("B", "b")
+    return systemd(ActiveState="failed")
+
+
+@pytest.mark.parametrize(("running", "asked_for"), [(True, STARTED), (False, STOPPED)])
+def test_what_was_proven_is_put_back_after_a_failure(run, switched, tmp_path, running, asked_for):
+    given = {"name": "tiny", "state": "reverted", "running": running}
+    assert run(sglang_activation, check=True, **given)["restored"] is True
+    assert (lies(tmp_path), commands(switched)) == ("b", [])
+    result = run(sglang_activation, **given)
+    assert (result["changed"], result["restored"], result["running"]) == (True, True, running)
+    assert result["plan"]["digest"] == lies(tmp_path) == "a"
+    assert (tmp_path / "sglang-tiny.service").read_text() == "unit of A"
+    assert "activation.back: A (plan a) was put back" in result["msg"]
+    assert "unit of B" in result["diff"][1]["before"]
+    assert commands(switched)[-3:] == asked_for
+
+
+def test_an_instance_that_never_left_its_plan_is_not_restarted(run, want, serving, tmp_path):
+    """The switch failed before the restart, as on a full disk."""
+    want("A", "0123456789ab")
+    serving()
+    run(sglang_activation, name="tiny", state="recorded", digest="0123456789ab")
+    later = datetime.datetime.now().timestamp() + 60
+    want("B", "b")
+    os.utime(tmp_path / "sglang-tiny.service", (later, later))
+    assert run(sglang_activation, name="tiny", state="reverted")["restored"] is True
+    assert lies(tmp_path) == "0123456789ab"
+    assert commands(tmp_path / "asked") == ["daemon-reload"]
+
+
+def test_an_instance_of_another_unit_with_the_same_plan_is_restarted(run, want, serving, tmp_path):
+    want("A", "0123456789ab")
+    serving()
+    run(sglang_activation, name="tiny", state="recorded", digest="0123456789ab")
+    wheels.write_atomically(tmp_path / "sglang-tiny.service", "another unit")
+    os.utime(tmp_path / "sglang-tiny.service", (0, 0))
+    assert run(sglang_activation, name="tiny", state="reverted")["restored"] is True
+    assert commands(tmp_path / "asked")[-3:] == STARTED
+
+
+@pytest.mark.parametrize("gone", ["nothing was proven", "release"])
+def test_an_instance_without_anything_to_put_back_is_stopped(run, want, systemd, switched, *, tmp_path, gone):
+    if gone == "release":
+        (tmp_path / "A/manifest.json").unlink()
+    else:
+        shutil.rmtree(tmp_path / "etc/tiny/good")
+    result = run(sglang_activation, name="tiny", state="reverted")
+    assert (result["changed"], result["restored"], result["running"], lies(tmp_path)) == (True, False, False, "b")
+    assert [finding["id"] for finding in result["findings"]][-1] == "activation.stopped"
+    assert ("activation.release_gone" in result["msg"]) == (gone == "release")
+    assert commands(switched) == STOPPED
+    systemd(ActiveState="inactive")
+    assert run(sglang_activation, name="tiny", state="reverted")["changed"] is False
+
+
+def test_a_failure_of_what_is_proven_puts_nothing_back(run, switched):
+    """An engine that dies by itself is no reason for another release."""
+    run(sglang_activation, name="tiny", state="recorded", digest="b")
+    result = run(sglang_activation, name="tiny", state="reverted")
+    assert (result["changed"], result["restored"], result["running"]) == (False, False, False)
+    assert "activation.proven" in result["msg"]
+    assert commands(switched) == []
+
+
+def test_going_back_on_request_and_back_again(run, switched, tmp_path):
+    run(sglang_activation, name="tiny", state="recorded", digest="b")
+    for expected in ("a", "b"):
+        assert run(sglang_activation, name="tiny", state="former")["plan"]["digest"] == lies(tmp_path) == expected
+        run(sglang_activation, name="tiny", state="recorded", digest=expected)
+    assert commands(switched) == ["daemon-reload", *STARTED] * 2
+
+
+def test_going_back_to_nothing_changes_nothing(run, want, systemd, switched, tmp_path):
+    assert "activation.none" in run(sglang_activation, name="another", state="former")["msg"]
+    (tmp_path / "A/manifest.json").unlink()
+    failed = run(sglang_activation, name="tiny", state="former")
+    assert failed["msg"].startswith("tiny cannot go back, nothing was changed:\nerror: activation.release_gone")
+    assert (lies(tmp_path), commands(switched)) == ("b", [])
 
 
 # tiny_model and driver_stub

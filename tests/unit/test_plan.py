@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.inference.sglang.plugins.module_utils import plan
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
 FLAGS = Path(__file__).parents[2] / "roles" / "sglang" / "files" / "flags" / "0.5.12.post1.json"
 SETTINGS = plan.Settings(
@@ -45,6 +46,7 @@ CHANGES = {
     "start_timeout": 900,
     "stop_timeout": 60,
     "restart_limit": 3,
+    "serving": {"cuda_graph_max_batch_size": 8},
 }
 
 
@@ -201,3 +203,28 @@ def test_the_digest_changes_with_the_order_of_the_flags(table):
 def test_the_digest_cannot_be_given(table):
     made = plan.make(replace(SETTINGS, environment={plan.DIGEST_VARIABLE: "mine"}), table)
     assert made["environment"][plan.DIGEST_VARIABLE] == made["digest"]
+
+
+@pytest.mark.parametrize(
+    ("release", "flag"), [("0.5.12.post1", "--cuda-graph-max-bs"), ("0.5.23", "--cuda-graph-max-bs-decode")]
+)
+def test_case_c16_the_plan_for_each_release_has_its_own_flag(release, flag):
+    given = replace(SETTINGS, serving={"cuda_graph_max_batch_size": 64})
+    of_release = flag_tables.load(release)
+    assert plan.check(given, of_release) == []
+    arguments = plan.make(given, of_release)["arguments"]
+    assert [argument for argument in arguments if "graph" in argument[0]] == [[flag, "64"]]
+
+
+@pytest.mark.parametrize("release", flag_tables.history())
+def test_case_c16_no_plan_turns_graphs_off_by_itself(release):
+    arguments = plan.make(SETTINGS, flag_tables.history()[release])["arguments"]
+    assert [argument for argument in arguments if "graph" in argument[0]] == []
+
+
+def test_a_setting_and_its_flag_in_one_are_refused(table):
+    (finding,) = plan.check(
+        replace(SETTINGS, serving={"cuda_graph_max_batch_size": 8}, flags={"cuda-graph-max-bs": 16}), table
+    )
+    assert finding.id == "spelling.twice"
+    assert finding.seen.startswith("sglang_server_cuda_graph_max_batch_size and the flag --cuda-graph-max-bs say")

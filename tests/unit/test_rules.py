@@ -163,14 +163,20 @@ def test_the_stand_in_for_a_driver_meets_no_driver():
     assert ids(replace(FIT, driver=""), settings) == []
 
 
+WHEELS_GB = RELEASE.install_mb / 1000 + 0.3
+
+
 @pytest.mark.parametrize(
     ("facts", "least_gb"),
     [
-        (FIT, 0.1 + 9.1 + 1.3 + 2),
-        (replace(FIT, toolkit_installed=True), 0.1 + 9.1 + 2),
+        (FIT, 0.1 + WHEELS_GB + 1.3 + 2),
+        (replace(FIT, toolkit_installed=True), 0.1 + WHEELS_GB + 2),
         (replace(FIT, cached_locks=("abc",)), 0.1 + 1.3 + 2),
         (replace(FIT, cached_locks=("abc", "def")), 0.1 + 2),
-        (replace(FIT, cached_locks=("other",), releases=(replace(INSTALLED[0], lock="other"),)), 0.1 + 9.1 + 1.3 + 2),
+        (
+            replace(FIT, cached_locks=("other",), releases=(replace(INSTALLED[0], lock="other"),)),
+            0.1 + WHEELS_GB + 1.3 + 2,
+        ),
         (replace(FIT, releases=INSTALLED), 1.3 + 2),
     ],
     ids=["bare", "toolkit", "cached", "both cached", "another lock", "release"],
@@ -182,13 +188,20 @@ def test_the_disk_needs_room_for_what_is_not_there_yet(facts, least_gb):
     assert "0.5 GB are missing" in finding.seen
 
 
+def test_an_upgrade_needs_at_most_what_it_does_not_share():
+    (first,) = rules.judge(SETTINGS, replace(FIT, spaces=spaces(1)), RELEASE)
+    assert "at most" not in first.seen
+    (upgrade,) = rules.judge(SETTINGS, replace(FIT, spaces=spaces(1), cached_locks=("another",)), RELEASE)
+    assert "needed are 0.1 GB below /opt/releases, at most " in upgrade.seen
+
+
 def test_a_full_disk_is_fine_when_all_is_installed():
     assert ids(replace(FIT, releases=INSTALLED, toolkit_installed=True, spaces=spaces(0))) == []
 
 
 def test_on_two_mounts_a_release_is_a_full_copy():
     cached = replace(FIT, cached_locks=("abc",), toolkit_installed=True)
-    assert ids(replace(cached, spaces=spaces(11, "/cache", "254:9"))) == ["disk.two_mounts"]
+    assert ids(replace(cached, spaces=spaces(12, "/cache", "254:9"))) == ["disk.two_mounts"]
     assert ids(replace(cached, spaces=spaces(10, "/cache", "254:9"))) == ["disk.too_small", "disk.two_mounts"]
 
 

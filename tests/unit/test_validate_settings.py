@@ -26,13 +26,40 @@ FAULTS = {
     "null": ({**GOOD, "sglang_root": None}, "settings.empty", "sglang_root is set to nothing"),
     "release": ({**GOOD, "sglang_release": "0.4.0"}, "release.unknown", "0.5.12.post1"),
     "flag": ({**GOOD, "sglang_server_flags": {"pp-sise": 4}}, "flag.unknown", "--pp-size"),
+    "case_c16": (
+        {**GOOD, "sglang_release": "0.5.23", "sglang_server_flags": {"cuda-graph-max-bs": 64}},
+        "flag.removed",
+        "Use --cuda-graph-max-bs-decode",
+    ),
+    "twice": (
+        {
+            **GOOD,
+            "sglang_server_cuda_graph_max_batch_size": "8",
+            "sglang_server_flags": {"cuda-graph-max-bs": 64},
+        },
+        "spelling.twice",
+        "Keep sglang_server_cuda_graph_max_batch_size",
+    ),
+    "range": ({**GOOD, "sglang_server_cuda_graph_max_batch_size": 0}, "spelling.range", "whole number from 1 on"),
     "known_fault": (
         {**GOOD, "sglang_python_version": "3.13", "sglang_server_flags": {"grammar-backend": "outlines"}},
         "release.known_fault",
         "Use xgrammar",
     ),
     "toolkit": ({**GOOD, "cuda_toolkit_version": "12.8"}, "toolkit.unknown", "13.0"),
-    "patch": ({**GOOD, "sglang_patches": ["triton-layer-prob"]}, "settings.patches", "triton-layer-probe"),
+    "patch": ({**GOOD, "sglang_patches": ["triton-layer-prob"]}, "patch.unknown", "triton-layer-probe"),
+    "nested_patch": ({**GOOD, "sglang_patches": [["pp-abort"]]}, "patch.entry_invalid", "given as list"),
+    "patch_file": (
+        {**GOOD, "sglang_patches": ["patches/none.yml"]},
+        "patch.definition_missing",
+        "no file patches/none",
+    ),
+    "patch_alone": (
+        {**GOOD, "sglang_release": "0.5.12.post1", "sglang_patches": ["swa-start-layer"]},
+        "patch.requirement_missing",
+        "Add triton-layer-probe",
+    ),
+    "patch_twice": ({**GOOD, "sglang_patches": ["pp-abort", "pp-abort"]}, "patch.duplicate", "2 times"),
     "float": ({**GOOD, "cuda_toolkit_version": 13.0}, "settings.type", "in quotes"),
     "text_for_list": ({**GOOD, "sglang_patches": "triton-layer-probe"}, "settings.type", "a YAML list, or"),
     "text_for_dict": ({**GOOD, "sglang_server_flags": '{"pp-size": 8}'}, "settings.type", "a YAML mapping, or"),
@@ -82,7 +109,9 @@ def play(tmp_path):
         ssh.chmod(0o755)
         (tmp_path / "keep.py").write_text(CALLBACK)
         nodes = {name: {"ansible_host": "192.0.2.1", **variables} for name, variables in hosts.items()}
-        (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": nodes}}))
+        inventory = tmp_path / "inventory" / "hosts.json"
+        inventory.parent.mkdir(exist_ok=True)
+        inventory.write_text(json.dumps({"all": {"hosts": nodes}}))
         tasks = [{"name": "Judge", **task}]
         (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
         environment = {
@@ -94,9 +123,11 @@ def play(tmp_path):
             "KEPT": str(tmp_path / "kept"),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        command = ["ansible-playbook", "-i", str(tmp_path / "inventory.json"), str(tmp_path / "play.yml"), *arguments]
+        command = ["ansible-playbook", "-i", str(inventory.parent), str(tmp_path / "play.yml"), *arguments]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert (tmp_path / "kept").exists(), done.stdout + done.stderr
+        # As Ansible tells that it took a patch beside hosts.json for hosts.
+        assert "Skipping" not in done.stdout + done.stderr
         kept = [json.loads(line) for line in (tmp_path / "kept").read_text().splitlines()]
         return {host: (outcome, result) for outcome, host, result in kept}
 
@@ -116,6 +147,37 @@ def test_every_fault_is_found_without_a_connection(play, tmp_path):
         assert words in finding["seen"] + finding["remedy"]
         assert "hunter2" not in json.dumps(result)
         assert f"{name}: error: {expected}: " in result["msg"]
+
+
+def test_a_patch_beside_the_inventory_is_found_and_judged(play, tmp_path):
+    own = {
+        "id": "own",
+        "summary": "Raise the limit",
+        "distribution": "flashinfer-python",
+        "file": "flashinfer/limits.py",
+        "releases": {"0.5.12.post1": {"before": "a" * 64, "after": "b" * 64}},
+        "edits": [{"old": "= 0", "new": "= 16"}],
+        "probe": "pass",
+    }
+    folder = tmp_path / "inventory/patches"
+    folder.mkdir(parents=True)
+    (folder / "own.yml").write_text(json.dumps(own))
+    (folder / "half.yml").write_text(json.dumps({"id": "half"}))
+    chosen = {"own": ["pp-abort", "patches/own.yml"], "inline": ["pp-abort", own], "half": ["patches/half.yml"]}
+    release = {**GOOD, "sglang_release": "0.5.12.post1"}
+    hosts = {name: {**release, "sglang_patches": patches} for name, patches in chosen.items()}
+    results = play({"inference.sglang.validate_settings": {}}, hosts)
+    paths = set()
+    for name in ("own", "inline"):
+        outcome, result = results[name]
+        assert outcome == "ok", result
+        paths.add(result["settings"]["sglang_release_path"])
+    (path,) = paths
+    assert path.startswith("/opt/sglang/releases/0.5.12.post1-")
+    outcome, result = results["half"]
+    assert outcome == "failed"
+    assert "patch.key_missing: Patch half: the definition has no probe" in result["msg"]
+    assert str(folder / "half.yml") in result["msg"]
 
 
 def test_all_faults_of_a_host_are_told_at_once(play):
@@ -167,7 +229,7 @@ def test_a_node_whose_python_has_no_lock_is_left_to_the_reading_of_the_node(play
 
 def test_a_boolean_of_the_command_line_is_one_to_the_role(play):
     task = {"ansible.builtin.include_role": {"name": "inference.sglang.cpu_engine"}}
-    given = {"sglang_root": "/opt/sglang", "sglang_release_path": "/opt/sglang/releases/x"}
+    given = {"sglang_root": "/opt/sglang", "sglang_release": "0.5.23", "sglang_release_path": "/opt/sglang/releases/x"}
     outcome, result = play(task, {"node1": {**given, "ansible_connection": "local"}}, "-e", "cpu_engine_enabled=false")[
         "node1"
     ]

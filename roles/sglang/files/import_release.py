@@ -19,11 +19,11 @@ logging.disable(logging.WARNING)
 
 import flashinfer
 import torch
-import transformers
+import transformers.models.llama.modeling_llama as llama
 import xgrammar
 from sglang.srt.server_args import ServerArgs
 
-parser = argparse.ArgumentParser(allow_abbrev=False)
+parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 ServerArgs.add_cli_args(parser)
 header = Path(sysconfig.get_paths()["include"]) / "Python.h"
 
@@ -31,13 +31,26 @@ print(
     json.dumps(
         {
             "torch_cuda": torch.version.cuda,
-            "flags": len(parser._option_string_actions),
+            # As plugins/module_utils/flag_sources.py takes them.
+            "flags": [
+                {
+                    "names": action.option_strings,
+                    "nargs": action.nargs,
+                    "type": getattr(action.type, "__name__", "str"),
+                    "choices": None if action.choices is None else list(action.choices),
+                    "default": None if action.default == argparse.SUPPRESS else action.default,
+                    "refused": getattr(action, "error_message", None) or "",
+                    "hidden": action.help == argparse.SUPPRESS,
+                }
+                for action in parser._actions
+            ],
             "python_header": header.exists(),
-            "imported": [module.__name__ for module in (flashinfer, torch, transformers, xgrammar)],
+            "imported": [module.__name__ for module in (flashinfer, torch, llama, xgrammar)],
             "versions": {
                 re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower(): distribution.version
                 for distribution in importlib.metadata.distributions()
             },
-        }
+        },
+        default=str,
     )
 )
