@@ -37,7 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             lines = [line for line in result["journal"] if line.strip()]
             # An engine that dies while it is waited for will die again. The count may be an old one at the first look.
             fewest = min(result["restarts"], result["restarts"] if fewest is None else fewest)
-            died = result["restarts"] > fewest
+            died = result["died"] or result["restarts"] > fewest
             if result["over"] or died or waited > limit:
                 late = f"{limit} s are over (sglang_server_start_timeout and sglang_server_stop_timeout)"
                 why = "systemd gave it up" if result["over"] else "the engine died at its start" if died else late

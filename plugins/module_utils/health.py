@@ -22,6 +22,10 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 UNIT_FOLDER = Path("/etc/systemd/system")
 
 
+class SystemdError(Exception):
+    """systemctl refused; the text says what."""
+
+
 def unit_name(instance: str) -> str:
     """Name of the instance's unit."""
     return f"sglang-{instance}.service"
@@ -60,6 +64,17 @@ class UnitState:
         """Neither running nor on the way there."""
         return self.active in ("failed", "inactive") and not self.queued
 
+    @property
+    def stopped(self) -> bool:
+        """Not running because nobody wants it to, or nobody has ever started it."""
+        return self.active == "inactive" and not self.queued
+
+    @property
+    def died(self) -> bool:
+        """The main process ended by itself, and systemd waits: to start it again, or for what it starts with."""
+        waits = self.sub == "auto-restart" or (self.sub == "start-post" and not self.main_pid)
+        return waits and not self.queued
+
 
 def unit_state(instance: str) -> UnitState:
     """Ask systemd. Works for a unit that does not exist: systemd calls it inactive."""
@@ -79,6 +94,26 @@ def unit_state(instance: str) -> UnitState:
         queued=values.get("Job", "") not in ("", "0"),
         outdated=values.get("NeedDaemonReload") == "yes",
     )
+
+
+def reload() -> None:
+    """Have systemd read all units again. Raises SystemdError."""
+    _systemctl("daemon-reload")
+
+
+def restart(instance: str) -> None:
+    """Have systemd read the unit again and start the instance from it, without waiting. Raises SystemdError."""
+    reload()
+    # Starts on request count against the unit's StartLimitBurst too. A unit that was never loaded cannot be reset.
+    _output(["systemctl", "reset-failed", unit_name(instance)])
+    _systemctl("restart", "--no-block", unit_name(instance))
+
+
+def stop(instance: str) -> None:
+    """Have systemd read the unit again and stop the instance, without waiting. Raises SystemdError."""
+    reload()
+    _systemctl("stop", "--no-block", unit_name(instance))
+    _output(["systemctl", "reset-failed", unit_name(instance)])
 
 
 def journal(instance: str, lines: int) -> list[str]:
@@ -140,6 +175,13 @@ def _seconds(timestamp: str) -> float:
         return 0
     moment = datetime.datetime.strptime(timestamp.partition(" ")[2], "%Y-%m-%d %H:%M:%S.%f %Z")
     return moment.replace(tzinfo=datetime.UTC).timestamp()
+
+
+def _systemctl(*arguments: str) -> None:
+    # pylint: disable-next=ansible-bad-function # the core knows no AnsibleModule
+    done = subprocess.run(["systemctl", *arguments], text=True, capture_output=True, check=False, errors="replace")
+    if done.returncode != 0:
+        raise SystemdError(f"systemctl {' '.join(arguments)} failed with {done.returncode}: {done.stderr.strip()}")
 
 
 def _output(argv: list[str]) -> str:

@@ -12,6 +12,9 @@ from ansible_collections.inference.sglang.plugins.module_utils import flag_sourc
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 
+# Debian's package of a library that the role's import asks for.
+_PACKAGES = {"libnuma.so.1": "libnuma1"}
+
 # Of another version than FlashInfer itself they stop its import, and pip leaves them behind (sgl-project/sglang#37377).
 _FLASHINFER_COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
 _MOST_NAMED = 5
@@ -82,14 +85,27 @@ def judge(report: Mapping[str, Any], lock: str, version: str, cuda: str) -> list
                 "sgl-project/sglang#37377",
             )
         )
-    if not report["python_header"]:
+    if not report["header_exists"]:
+        header = report["header"]
+        # Debian's interpreters have their headers in /usr/include/python3.12, from the package python3.12-dev.
+        package = f"{Path(header).parent.name}-dev" if header.startswith("/usr/include/") else ""
         findings.append(
             Finding(
                 "release.python_header",
                 "error",
-                "Python.h of the release's interpreter is missing; Triton compiles against it at the first request",
-                "Add the python3-dev package of that interpreter to uv_packages",
+                f"{header} is missing; Triton compiles against it at the first request",
+                f"Add {package} to uv_packages" if package else "Install that Python with its headers",
                 "sgl-project/sglang#18644",
+            )
+        )
+    for library in report["missing_libraries"]:
+        findings.append(
+            Finding(
+                "release.system_library",
+                "error",
+                f"{library} is not on the node; the engine's kernels link to it, and no wheel brings it",
+                f"Add {_PACKAGES.get(library, 'its package')} to uv_packages",
+                "odysseus-dev/odysseus#6257",
             )
         )
     return findings

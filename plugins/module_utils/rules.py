@@ -198,8 +198,8 @@ def cpu_engine(settings: NodeSettings, facts: NodeFacts, release: Release) -> li
 def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
     """Room for what is not installed yet, by mount. Source: sizes measured in ``releases`` and here.
 
-    uv links files from its cache into a release on the same mount; on another mount it copies them. What a release that is
-    not cached needs is an upper bound where others are: the wheels that it shares with them are not fetched again.
+    uv links files from its cache into a release on the same mount; on another mount it copies them. What a release that
+    is not cached needs is an upper bound where others are: wheels that it shares with them are not fetched again.
     """
     needs: dict[str, int] = defaultdict(int)
     linked = facts.spaces[settings.releases_path].mount == facts.spaces[settings.cache_path].mount

@@ -27,6 +27,7 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 
 MANIFEST = "manifest.json"
+LOCK = "lock.txt"
 
 
 class InstallError(Exception):
@@ -51,7 +52,7 @@ def digest(lock: str) -> str:
 
 
 def cache_marker(cache: str, lock: str) -> Path:
-    """The file that says: uv's cache already holds every wheel of this lock."""
+    """The file that says: uv's cache already holds every wheel of this lock. Its content is the lock."""
     return Path(cache) / "inference.sglang" / digest(lock)
 
 
@@ -64,6 +65,8 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
         with open(descriptor, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             os.fchmod(stream.fileno(), mode)
+            stream.flush()
+            os.fsync(stream.fileno())  # or a node that loses power may keep the new name and nothing in it
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -99,13 +102,20 @@ def report(output: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def alone(folder: str) -> Iterator[None]:
-    """Wait until nobody else installs into ``folder``: a run whose controller was killed may still be at it."""
+def alone(folder: str, wait: bool = True) -> Iterator[bool]:
+    """Wait until nobody else installs into ``folder``: a run whose controller was killed may still be at it.
+
+    Without ``wait``, gives whether nobody does now.
+    """
     path = Path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 class Installer:
@@ -132,11 +142,11 @@ class Installer:
             raise InstallError(f"`{' '.join(argv)}` failed with {status}:\n{error.strip()[-2000:]}")
 
     def _with_lock(self, lock: str, folder: str, command: str, *arguments: str) -> None:
-        path = Path(folder) / "lock.txt"
+        path = Path(folder) / LOCK
         write_atomically(path, lock)
         _forget_half_installed(Path(folder))
         self._call("pip", command, "--require-hashes", "--no-build", *arguments, str(path))
-        write_atomically(cache_marker(self._cache, lock), "")
+        write_atomically(cache_marker(self._cache, lock), lock)
 
     def install_environment(self, lock: str, folder: str, python: str) -> None:
         """Make ``folder`` a virtual environment of ``python`` that holds exactly the lock. Resumes what was begun."""

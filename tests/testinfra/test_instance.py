@@ -42,6 +42,16 @@ def test_unit_says_what_the_plan_says(plan, unit):
     assert dict(word.split("=", 1) for word in shlex.split(unit["Environment"])) == plan["environment"]
 
 
+def test_what_runs_is_recorded_as_good(host, plan, fact):
+    """What a later upgrade that fails puts back."""
+    folder, unit = f"/etc/sglang/{plan['name']}", f"sglang-{plan['name']}.service"
+    assert host.file(f"{folder}/good/plan.json").content == host.file(f"{folder}/plan.json").content
+    assert host.file(f"{folder}/good/{unit}").content == host.file(f"/etc/systemd/system/{unit}").content
+    previous = host.file(f"{folder}/previous/plan.json")
+    if previous.exists:
+        fact("goes back to", json.loads(previous.content_string)["release_path"].rpartition("/")[2])
+
+
 def test_stop_drains(plan, unit):
     assert unit["KillMode"] == "mixed"
     assert "KILL" in unit["SuccessExitStatus"]
@@ -102,10 +112,12 @@ def test_completes_a_text(host, plan, fact):
 
 
 def test_files_have_safe_modes(host, plan):
-    folder = host.file(f"/etc/sglang/{plan['name']}")
-    assert (folder.user, oct(folder.mode)) == ("root", "0o755")
-    for path in (f"/etc/sglang/{plan['name']}/plan.json", f"/etc/systemd/system/sglang-{plan['name']}.service"):
-        file = host.file(path)
+    unit = f"sglang-{plan['name']}.service"
+    for path in (f"/etc/sglang/{plan['name']}", f"/etc/sglang/{plan['name']}/good"):
+        folder = host.file(path)
+        assert (folder.user, oct(folder.mode)) == ("root", "0o755")
+    for name in ("plan.json", "good/plan.json", f"good/{unit}", f"../../systemd/system/{unit}"):
+        file = host.file(f"/etc/sglang/{plan['name']}/{name}")
         assert (file.user, oct(file.mode)) == ("root", "0o644")
 
 

@@ -24,7 +24,8 @@ def patch(after: str = "d" * 64, version: str = "0.5.12.post1") -> patches.Patch
 
 def report(**changes: object) -> dict[str, object]:
     versions = {"sglang": "0.5.12.post1", "flashinfer-python": "0.6.11.post1"}
-    return {"versions": versions, "torch_cuda": "13.0", "python_header": True} | changes
+    there = {"header": "/usr/include/python3.12/Python.h", "header_exists": True, "missing_libraries": []}
+    return {"versions": versions, "torch_cuda": "13.0", **there} | changes
 
 
 def judged(**changes: object) -> list[tuple[str, str]]:
@@ -130,8 +131,23 @@ def test_case_c10_another_release_is_another_folder():
     assert "flashinfer-cubin" not in after
 
 
-def test_a_missing_header_is_found():
-    assert [fault for fault, _seen in judged(python_header=False)] == ["release.python_header"]
+def test_case_c07_what_the_distribution_lacks_is_named_with_its_package():
+    """Headers of another minor version do not count, and no wheel brings libnuma."""
+    found = installs.judge(
+        report(header_exists=False, missing_libraries=["libnuma.so.1"]), LOCK, "0.5.12.post1", "13.0"
+    )
+    assert [(finding.id, finding.remedy) for finding in found] == [
+        ("release.python_header", "Add python3.12-dev to uv_packages"),
+        ("release.system_library", "Add libnuma1 to uv_packages"),
+    ]
+
+
+def test_case_c07_an_interpreter_of_its_own_needs_no_package():
+    assert judged(header="/opt/python/include/python3.12/Python.h") == []
+    (finding,) = installs.judge(
+        report(header="/opt/python/include/python3.12/Python.h", header_exists=False), LOCK, "0.5.12.post1", "13.0"
+    )
+    assert finding.remedy == "Install that Python with its headers"
 
 
 def test_flags_that_differ_from_the_shipped_table_are_named():

@@ -224,7 +224,9 @@ FLAGS = [
 REPORT = {
     "torch_cuda": "13.0",
     "flags": FLAGS,
-    "python_header": True,
+    "header": "/usr/include/python3.11/Python.h",
+    "header_exists": True,
+    "missing_libraries": [],
     "versions": {"sglang": "0.5.1", "flashinfer-python": "0.6.11"},
 }
 

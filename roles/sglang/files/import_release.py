@@ -6,6 +6,7 @@ Needs no GPU and no driver: it imports what a start imports before it looks for 
 """
 
 import argparse
+import ctypes
 import importlib.metadata
 import json
 import logging
@@ -22,6 +23,18 @@ import torch
 import transformers.models.llama.modeling_llama as llama
 import xgrammar
 from sglang.srt.server_args import ServerArgs
+
+# Of the distribution, not of a wheel: what the release's libraries link to.
+SYSTEM_LIBRARIES = ("libnuma.so.1",)
+
+
+def loads(library):
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
 
 parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 ServerArgs.add_cli_args(parser)
@@ -44,7 +57,10 @@ print(
                 }
                 for action in parser._actions
             ],
-            "python_header": header.exists(),
+            # Of the base interpreter, also in a virtual environment.
+            "header": str(header),
+            "header_exists": header.exists(),
+            "missing_libraries": [library for library in SYSTEM_LIBRARIES if not loads(library)],
             "imported": [module.__name__ for module in (flashinfer, torch, llama, xgrammar)],
             "versions": {
                 re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower(): distribution.version

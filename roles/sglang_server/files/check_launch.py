@@ -32,7 +32,10 @@ if unreadable:
 if not (model / "config.json").is_file():
     sys.exit(f"{model} holds no config.json: name the folder that holds the model itself")
 
+from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs
+
+load_plugins()  # as the server does first: they may add choices
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,7 +48,10 @@ parser = Parser(allow_abbrev=False)
 ServerArgs.add_cli_args(parser)
 arguments = parser.parse_args(flags)
 try:
-    ServerArgs.from_cli_args(arguments).check_server_args()
+    wanted = ServerArgs.from_cli_args(arguments)
+    if hasattr(wanted, "resolve_once"):
+        wanted.resolve_once()  # from 0.5.19 on; before, the constructor does it
+    wanted.check_server_args()
 except Exception as error:
     print(f"{type(error).__name__}: {error}: correct sglang_server_flags")
     sys.exit(1)

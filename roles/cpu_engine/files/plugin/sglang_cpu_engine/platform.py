@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """SGLang's kernels in plain PyTorch on any CPU, for nodes without a GPU. For function, never for speed.
 
-Serves SGLang 0.5.12.post1. Later releases choose the key-value pools by ``get_kv_pool_cls`` instead of a method a pool.
+Serves SGLang 0.5.11 to 0.5.23. The first release that asks for a method is named where it differs.
 """
 
 import platform
@@ -75,6 +75,9 @@ class CpuEngine(SRTPlatform):
 
     def supports_fp8(self):
         return False
+
+    def get_kv_pool_cls(self, *, kind):
+        """SGLang's own pools, from 0.5.22 on. Before, they are asked for one by one, as below."""
 
     def get_mha_kv_pool_cls(self):
         from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
