@@ -1,0 +1,731 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Audit: any unit that runs SGLang, whoever wrote it, to its flags, environment and settings, and what is wrong there.
+
+Reads files and changes nothing. How systemd reads a unit is told by ``units``, what a flag says by ``flags``, what an
+engine makes of all of them by ``launch_rules``; the rules here are about the service around it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, launch_rules, units
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, Severity
+from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
+from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
+from ansible_collections.inference.sglang.plugins.module_utils.units import Unit
+
+SERVICE, EXEC, KILL = "systemd.service(5)", "systemd.exec(5)", "systemd.kill(5)"
+UNIT = "systemd.unit(5)"
+HERE = "docs/architecture.md"
+
+FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
+"""Where units and their drop-ins are, the first that has a file of a name wins: systemd.unit(5)."""
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""A system unit's PATH where none is set; systemd leaves out /sbin and /bin where they are links."""
+
+CACHES = {
+    "CUDA_CACHE_PATH": ".nv/ComputeCache",
+    "FLASHINFER_WORKSPACE_BASE": ".cache/flashinfer",
+    "HF_HOME": ".cache/huggingface",
+    "SGLANG_CACHE_DIR": ".cache/sglang",
+    "SGLANG_DG_CACHE_DIR": ".cache/deep_gemm",
+    "TRITON_CACHE_DIR": ".triton",
+    "TVM_FFI_CACHE_DIR": ".cache/tvm-ffi",
+    "XDG_CACHE_HOME": ".cache",
+}
+"""Where things are cached that are compiled or fetched at run time, and where in the home that is by default."""
+
+HOMES = ("/home", "/root", "/run/user")
+"""What ``ProtectHome=`` is about."""
+
+_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
+_CONTAINERS = ("docker", "nerdctl", "podman")
+_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
+_SECONDS = {
+    **dict.fromkeys(("us", "usec"), 1e-6),
+    **dict.fromkeys(("ms", "msec"), 1e-3),
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+_PATCHED = {
+    "triton-layer-probe": ("srt/layers/attention/triton_backend.py", "token_to_kv_pool.get_value_buffer(0)"),
+    "swa-start-layer": ("srt/mem_cache/swa_memory_pool.py", "self.start_layer = 0"),
+}
+"""What a release's file says where a patch is not in force."""
+
+
+@dataclass(frozen=True)
+class VariableFile:
+    """A file of EnvironmentFile=; ``text`` None where it is not there, ``shared`` where every user may read it."""
+
+    path: str
+    text: str | None
+    optional: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Host:
+    """What only the node can tell.
+
+    ``home``      of the unit's user; empty where it has none, None where nobody looked
+    ``programs``  ``ninja``, ``nvcc`` and ``c++`` to their paths as the unit would find them, or to an empty text
+    """
+
+    home: str | None = None
+    programs: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Service:
+    """A unit as systemd runs it, and the engine in it.
+
+    ``files``        those of EnvironmentFile=
+    ``settings``     of [Service], and of [Unit] what limits starts; every value in order, those before a reset left out
+    ``interpreter``  what runs SGLang; empty where no SGLang was found
+    ``shell``        the shell that the command goes through, unless it replaces itself by ``exec``; or empty
+    ``environment``  variables in force, files included
+    ``flags``        exact names, values as SGLang's parser takes them
+    ``written``      the same by the spelling that stands in the unit
+    ``faults``       what SGLang's parser would not take
+    """
+
+    unit: Unit
+    files: tuple[VariableFile, ...]
+    settings: Mapping[str, list[str]]
+    interpreter: str
+    shell: str
+    environment: Mapping[str, str]
+    flags: Mapping[str, object] = field(default_factory=dict)
+    written: Mapping[str, object] = field(default_factory=dict)
+    faults: tuple[Finding, ...] = ()
+
+    def last(self, name: str, default: str = "") -> str:
+        """The value in force of a setting that has one."""
+        values = self.settings.get(name, [])
+        return values[-1] if values else default
+
+    def words(self, *names: str) -> list[str]:
+        """All words of settings that collect, without the signs before them."""
+        return [word.lstrip("-+:") for name in names for value in self.settings.get(name, []) for word in value.split()]
+
+    def on(self, name: str) -> bool:
+        """Whether a setting is on."""
+        return self.last(name).lower() in ("1", "yes", "true", "on")
+
+    def seconds(self, *names: str) -> float | None:
+        """A time span of the first of the settings that is given; infinity where there is no limit."""
+        text = next((self.last(name) for name in names if self.last(name)), None)
+        return None if text is None else span(text)
+
+    @property
+    def venv(self) -> str:
+        """The folder of the virtual environment, or of whatever else has the interpreter in its ``bin``."""
+        folder, name = os.path.split(os.path.dirname(self.interpreter))
+        return folder if name == "bin" else ""
+
+    @property
+    def root(self) -> bool:
+        """Whether it runs as root."""
+        return self.last("User", "root") in ("root", "0") and not self.on("DynamicUser")
+
+    @property
+    def path(self) -> list[str]:
+        return self.environment.get("PATH", SEARCH_PATH).split(":")
+
+    @property
+    def protect_home(self) -> str:
+        """``no``, ``yes``, ``tmpfs`` or ``read-only``; DynamicUser= implies the last."""
+        value = self.last("ProtectHome", "read-only" if self.on("DynamicUser") else "no").lower()
+        return {"1": "yes", "true": "yes", "on": "yes"}.get(value, value)
+
+    @property
+    def strict(self) -> bool:
+        """Whether the file system is read-only but for what is named."""
+        return self.last("ProtectSystem").lower() == "strict" or self.on("DynamicUser")
+
+    def hides(self, path: str) -> bool:
+        """Whether the unit sees nothing at a path: systemd.exec(5), ``ProtectHome=``."""
+        shown = self.words("BindPaths", "BindReadOnlyPaths")
+        return self.protect_home in ("yes", "tmpfs") and _below(path, HOMES) and not _below(path, _targets(shown))
+
+    def writes(self, path: str) -> bool:
+        """Whether the sandbox lets the unit write to a path; file modes are not looked at."""
+        made = {"CacheDirectory": "/var/cache", "StateDirectory": "/var/lib", "LogsDirectory": "/var/log"}
+        named = [f"{folder}/{word.partition(':')[0]}" for name, folder in made.items() for word in self.words(name)]
+        named += self.words("ReadWritePaths") + _targets(self.words("BindPaths"))
+        if _below(path, named):
+            return True
+        if self.hides(path) or (self.protect_home == "read-only" and _below(path, HOMES)):
+            return False
+        return not self.strict or _below(path, ("/dev", "/proc", "/sys", "/run", *self._temporary))
+
+    @property
+    def _temporary(self) -> tuple[str, ...]:
+        return ("/tmp", "/var/tmp") if self.private_tmp else ()  # noqa: S108
+
+    @property
+    def private_tmp(self) -> bool:
+        """Whether /tmp is emptied at each stop."""
+        return self.on("PrivateTmp") or self.on("DynamicUser")
+
+
+def find(name: str, root: Path = Path("/")) -> list[Path]:
+    """A unit's file and its drop-ins, in the order in which systemd reads them; ``name`` is a unit's name or a path.
+
+    Raises FileNotFoundError where there is no such unit.
+    """
+    if "/" in name:
+        path = Path(name)
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no unit {name}")
+        return [path, *sorted((path.parent / f"{path.name}.d").glob("*.conf"))]
+    name = name if re.search(r"\.[a-z]+$", name) else f"{name}.service"
+    instance = re.sub(r"@[^.]*\.", "@.", name)
+    folders = [root / folder for folder in FOLDERS]
+    for candidate in dict.fromkeys((name, instance)):
+        for folder in folders:
+            if (folder / candidate).is_file():
+                drop_ins: dict[str, Path] = {}
+                for owner in dict.fromkeys((name, candidate, "service")):
+                    for place in folders:
+                        for path in (place / f"{owner}.d").glob("*.conf"):
+                            drop_ins.setdefault(path.name, path)
+                return [folder / candidate, *(drop_ins[key] for key in sorted(drop_ins))]
+    raise FileNotFoundError(f"There is no unit {name} in {', '.join(map(str, folders))}")
+
+
+def read(paths: Iterable[Path]) -> tuple[str, tuple[VariableFile, ...]]:
+    """The text of a unit with its drop-ins, and the files that its EnvironmentFile= names. Raises OSError."""
+    text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
+    files = []
+    for written in _settings(units.parse_unit(text)).get("EnvironmentFile", []):
+        path = written.removeprefix("-")
+        try:
+            content = Path(path).read_text(encoding="utf-8", errors="replace")
+            shared = bool(Path(path).stat().st_mode & 0o004)
+        except OSError:
+            files.append(VariableFile(path, None, written.startswith("-")))
+        else:
+            files.append(VariableFile(path, content, written.startswith("-"), shared))
+    return text, tuple(files)
+
+
+def parse(text: str, files: Sequence[VariableFile] = (), table: FlagTable | None = None) -> Service:
+    """The service that a unit's text, with its drop-ins appended, and its variable files describe."""
+    table = table or FlagTable([])
+    assigned = {name: value for file in files for name, value in variables(file.text or "").items()}
+    # What a file says comes after all of Environment=, and into the command line as well.
+    lines = [f"Environment={units.quote_environment(name, value)}" for name, value in assigned.items()]
+    unit = units.parse_unit("\n".join((text, "[Service]", *lines)))
+    settings = _settings(unit)
+    environment = {name: value for name, value in unit.environment.items() if name not in _dropped(settings)}
+    for argv in unit.commands:
+        command, shell, more = _unwrap(argv)
+        if found := _engine(command):
+            interpreter, arguments, before = found
+            environment |= more | before
+            written, faults = _arguments(arguments, table)
+            exact = {_exact(name, table): value for name, value in written.items()}
+            return Service(unit, tuple(files), settings, interpreter, shell, environment, exact, written, tuple(faults))
+    return Service(unit, tuple(files), settings, "", "", environment)
+
+
+def judge(service: Service, launch: Launch, host: Host = Host()) -> list[Finding]:
+    """What is wrong with a unit: what systemd, SGLang's parser and the engine would say, then what nobody would.
+
+    ``launch``  release, table, model and GPUs; its flags and environment are taken from the service
+    """
+    found = [*service.unit.findings, *service.faults]
+    if service.interpreter:
+        launch = replace(launch, flags=service.flags, environment=service.environment)
+        told = {name: value for name, value in service.written.items() if not _secret(name, launch)}
+        found += flags.check(told, launch.table) if launch.table else []
+        found += launch_rules.judge(launch)
+    for rule in RULES:
+        found += [
+            Finding(f"audit.{rule.__name__}", severity, seen, remedy, source)
+            for severity, seen, remedy, source in rule(service, launch, host)
+        ]
+    return found
+
+
+def span(text: str) -> float | None:
+    """Seconds of a time span as systemd.time(7) writes it (``5min 20s``); None where it is none."""
+    if text.strip() == "infinity":
+        return float("inf")
+    parts = [(match["number"], match["unit"]) for match in _SPAN.finditer(text)]
+    if not parts or _SPAN.sub("", text).strip() or any(unit not in _SECONDS for _number, unit in parts):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def variables(text: str) -> dict[str, str]:
+    """The assignments of a file of EnvironmentFile=: systemd.exec(5). ``$`` has no meaning there."""
+    found: dict[str, str] = {}
+    for line in re.sub(r"\\\r?\n", "", text).splitlines():
+        name, equals, value = line.strip().partition("=")
+        name = name.strip()
+        if line.lstrip()[:1] in ("#", ";") or not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            continue
+        try:
+            meant = "".join(shlex.split(value)) if re.search(r"[\"'\\]", value) else value.strip()
+        except ValueError:
+            continue
+        found[name] = meant.replace("\0", "")
+    return found
+
+
+def distributions(venv: Path) -> dict[str, str]:
+    """Names and versions of what is installed in a virtual environment, by its ``dist-info`` folders."""
+    found = {}
+    for path in venv.glob("lib/python3*/site-packages/*.dist-info"):
+        name, _dash, version = path.name.removesuffix(".dist-info").partition("-")
+        found[re.sub(r"[-_.]+", "-", name).lower()] = version
+    return found
+
+
+def patches(venv: Path) -> frozenset[str] | None:
+    """Patches that are in force in an installed SGLang, by what its files say; None where there is none.
+
+    A release that has a change of its own counts as patched. What ``pp-abort`` changes is told by
+    ``Scheduler.abort_request``.
+    """
+    folder = next(venv.glob("lib/python3*/site-packages/sglang"), None)
+    if folder is None:
+        return None
+    texts = {patch: _text(folder / file) for patch, (file, _unpatched) in _PATCHED.items()}
+    found = {patch for patch, text in texts.items() if text and _PATCHED[patch][1] not in text}
+    abort = _text(folder / "srt/managers/scheduler.py").partition("def abort_request(")[2]
+    if "running_mbs" in abort.partition("def ")[0]:
+        found.add("pp-abort")
+    return frozenset(found)
+
+
+# The rules: what they yield is severity, what was seen, remedy, source.
+
+Found = Iterator[tuple[Severity, str, str, str]]
+Rule = Callable[[Service, Launch, Host], Found]
+
+
+def command(service: Service, launch: Launch, host: Host) -> Found:
+    """Without SGLang's command there is nothing to judge."""
+    if service.interpreter:
+        return
+    program = os.path.basename(service.unit.argv[0]) if service.unit.argv else ""
+    if program in _CONTAINERS:
+        yield "info", f"{program} runs the engine", "Judge the command inside the container by itself", HERE
+    elif service.unit.argv:
+        seen = f"ExecStart= runs {service.unit.argv[0]}, in which no SGLang can be seen"
+        yield "error", seen, "Write python -m sglang.launch_server and its flags into ExecStart=", SERVICE
+    else:
+        yield "error", "the unit has no ExecStart=", "Name a service that runs SGLang", SERVICE
+
+
+def release(service: Service, launch: Launch, host: Host) -> Found:
+    """Most rules are limited to releases."""
+    if service.interpreter and not launch.release:
+        seen = f"which SGLang {service.interpreter} runs is not known, so that what depends on it is not judged"
+        yield "warning", seen, "Name the release, or look on the node itself", HERE
+
+
+def config_file(service: Service, launch: Launch, host: Host) -> Found:
+    """SGLang takes flags from a YAML file as well."""
+    if launch.given("--config"):
+        seen = f"more flags come from {launch.text('--config')}, which is not read here"
+        yield "info", seen, "Judge them by hand, or write them into the unit", "sglang/srt/server_args_config_parser.py"
+
+
+def json_value(service: Service, launch: Launch, host: Host) -> Found:
+    """Without quotes around it, systemd takes the quotes inside away."""
+    for name, value in service.written.items():
+        flag = launch.table.get(name)
+        if isinstance(value, str) and value[:1] in ("{", "[") and (flag is None or flag.type != "json"):
+            try:
+                json.loads(value)
+            except ValueError:
+                seen = f"{name} gets {value}, which is no JSON: systemd has taken quotes or backslashes away"
+                yield "error", seen, "Put the whole value into single quotes", SERVICE
+
+
+def shell(service: Service, launch: Launch, host: Host) -> Found:
+    """A shell is the main process: it gets the signals, and reads quotes and $ once more."""
+    if service.shell:
+        seen = f"ExecStart= runs the engine through {service.shell}, which gets the signal to stop in its place"
+        yield "warning", seen, "Write the engine's command itself into ExecStart=, or exec before it", SERVICE
+
+
+def secret_flag(service: Service, launch: Launch, host: Host) -> Found:
+    """Argument lists are readable by every user."""
+    for name in sorted({_exact(flag, launch.table) for flag in service.written if _secret(flag, launch)}):
+        seen = f"{name} stands in the unit, in the process list, and in the log of SGLang's start"
+        yield "error", seen, "Give it by --config and a file of mode 0600", flags.SOURCE
+
+
+def secret_variable(service: Service, launch: Launch, host: Host) -> Found:
+    """Units are readable by every user."""
+    loaded = {name for file in service.files for name in variables(file.text or "")}
+    for name, value in service.unit.environment.items():
+        if name not in loaded and credentials.secrets({name: value}):
+            seen = f"{name} stands in the unit, which every user can read"
+            yield "error", seen, "Move it to a file of mode 0600, and name that by EnvironmentFile=", EXEC
+    for file in service.files:
+        if file.shared and (held := sorted(filter(credentials.is_secret, variables(file.text or "")))):
+            seen = f"every user can read {file.path}, which holds {', '.join(held)}"
+            yield "error", seen, f"Set its mode to 0600: chmod 600 {file.path}", EXEC
+
+
+def variable_file(service: Service, launch: Launch, host: Host) -> Found:
+    """A file that must be there is one that the unit does not start without."""
+    for file in service.files:
+        if file.text is None and not file.optional:
+            seen = f"{file.path} cannot be read, and the unit does not start without it"
+            yield "error", seen, "Make the file, or write a dash before its name in EnvironmentFile=", EXEC
+
+
+def exposed(service: Service, launch: Launch, host: Host) -> Found:
+    """Whoever reaches an engine without a key may use it, and read its settings."""
+    address = launch.text("--host") or "127.0.0.1"
+    if not service.interpreter or _loopback(address) or launch.given("--api-key") is not None:
+        return
+    remedy = "Listen on 127.0.0.1 with an authenticating proxy before it, or give a key by a file"
+    if launch.given("--config"):
+        yield "warning", f"it listens on {address}, and the unit gives no key", f"{remedy} if that has none", HERE
+    else:
+        yield "error", f"it listens on {address} without a key: whoever reaches it may use it", remedy, HERE
+
+
+def root(service: Service, launch: Launch, host: Host) -> Found:
+    """An engine loads code and files from others, and needs no privilege."""
+    if service.root:
+        yield "warning", "it runs as root", "Make a user for it, and name that by User=", EXEC
+
+
+def kill_mode(service: Service, launch: Launch, host: Host) -> Found:
+    """Only the main process drains; the others end at once at the signal, and the requests with them."""
+    mode = service.last("KillMode", "control-group")
+    if mode in ("process", "none"):
+        seen = f"KillMode={mode} leaves SGLang's other processes behind, with the GPUs' memory"
+        yield "error", seen, "Set KillMode=mixed", KILL
+    elif mode != "mixed":
+        given = "KillMode= is not set: systemd" if "KillMode" not in service.settings else f"KillMode={mode}"
+        seen = f"{given} ends SGLang's schedulers at once, before it has answered what it holds"
+        yield "warning", seen, "Set KillMode=mixed", KILL
+
+
+def stop_timeout(service: Service, launch: Launch, host: Host) -> Found:
+    """What is not answered by then is cut."""
+    limit = service.seconds("TimeoutStopSec", "TimeoutSec")
+    if limit is None:
+        seen = "TimeoutStopSec= is not set: requests that take longer than systemd's 90 s are cut at a stop"
+        yield "warning", seen, "Set it above the longest answer", SERVICE
+    elif limit in (0, float("inf")):
+        seen = "TimeoutStopSec= sets no limit: a stop that hangs, as behind a router, never ends"
+        yield "warning", seen, "Set it above the longest answer", SERVICE
+
+
+def clean_stop(service: Service, launch: Launch, host: Host) -> Found:
+    """SGLang ends itself with SIGKILL when the last request is answered."""
+    if service.last("KillMode") == "mixed" and "SIGKILL" not in service.words("SuccessExitStatus"):
+        seen = "a clean stop ends in the state failed: SGLang ends itself with SIGKILL"
+        yield "info", seen, "Set SuccessExitStatus=SIGKILL and RestartForceExitStatus=SIGKILL", HERE
+
+
+def restart(service: Service, launch: Launch, host: Host) -> Found:
+    """systemd's own limit, 5 starts in 10 s, is never met by an engine that fails after a minute."""
+    value = service.last("Restart", "no")
+    if value == "no":
+        yield "info", "Restart= is not set: an engine that crashes stays away", "Set Restart=on-failure", SERVICE
+    elif not service.seconds("StartLimitIntervalSec", "StartLimitInterval"):
+        seen = f"Restart={value} without StartLimitIntervalSec=: an engine that cannot start is started for ever"
+        yield "warning", seen, "Set StartLimitIntervalSec= above StartLimitBurst= times a start", UNIT
+
+
+def start(service: Service, launch: Launch, host: Host) -> Found:
+    """SGLang sends systemd no message, and stays in the foreground."""
+    kind = service.last("Type", "simple")
+    limit = service.seconds("TimeoutStartSec", "TimeoutSec")
+    waits = bool(service.settings.get("ExecStartPost"))
+    if kind in ("notify", "notify-reload", "forking", "oneshot", "dbus"):
+        seen = f"Type={kind} waits for what SGLang never does, so that the unit never gets active"
+        yield "error", seen, "Set Type=exec, and wait for /health in ExecStartPost=", SERVICE
+    elif waits and limit is None:
+        seen = "TimeoutStartSec= is not set: systemd ends a start that takes longer than 90 s, as loading weights does"
+        yield "error", seen, "Set it to three times what loading takes, 1800 s at least", SERVICE
+    elif waits and limit in (0, float("inf")):
+        seen = "TimeoutStartSec= sets no limit: a start that hangs never ends"
+        yield "warning", seen, "Set it to three times what loading takes, 1800 s at least", SERVICE
+    elif not waits:
+        seen = f"Type={kind} calls the unit active minutes before SGLang answers"
+        yield "info", seen, "Wait for /health in ExecStartPost=, with a TimeoutStartSec=", SERVICE
+
+
+def search_path(service: Service, launch: Launch, host: Host) -> Found:
+    """Kernels are compiled at run time, by ninja and a compiler that are looked for by name."""
+    folder = os.path.dirname(service.interpreter)
+    wanted = f"Set PATH by Environment= to {folder}, the toolkit's bin, then {SEARCH_PATH}"
+    if not service.interpreter:
+        return
+    if host.programs is not None:
+        for program in ("ninja", "c++"):
+            if not host.programs.get(program):
+                seen = f"{program} is not reachable from the unit (PATH={':'.join(service.path)})"
+                yield "error", seen, wanted if program == "ninja" else "Install g++", "anthony-chaudhary/fak#923"
+    elif folder not in service.path:
+        seen = f"{folder} is not on the unit's PATH, and FlashInfer looks for ninja there"
+        yield "warning", seen, wanted, "anthony-chaudhary/fak#923"
+
+
+def toolkit(service: Service, launch: Launch, host: Host) -> Found:
+    """FlashInfer and SGLang's own kernels look for CUDA_HOME, CUDA_PATH, then nvcc on the PATH."""
+    if not service.interpreter:
+        return
+    if host.programs is not None and not host.programs.get("nvcc"):
+        yield "error", "nvcc is not reachable from the unit", "Install a CUDA toolkit, and set CUDA_HOME to it", HERE
+    elif not {"CUDA_HOME", "CUDA_PATH"} & set(service.environment):
+        seen = "CUDA_HOME is not set: which nvcc compiles the kernels depends on what is installed"
+        yield "warning", seen, "Set CUDA_HOME to the toolkit of the release's CUDA", HERE
+
+
+def caches(service: Service, launch: Launch, host: Host) -> Found:
+    """Caches in a place that the unit does not see, may not write to, or that is emptied."""
+    source = "Center-for-AI-Innovation/LLMFlux#124"
+    for name in sorted(set(CACHES) & set(service.environment)):
+        path = service.environment[name]
+        if service.hides(path):
+            seen = f"{name}={path} lies where the unit sees nothing (ProtectHome={service.protect_home})"
+            yield "error", seen, "Name a folder below the unit's CacheDirectory=", source
+        elif not service.writes(path):
+            yield "error", f"{name}={path} is read-only for the unit", "Name a folder below its CacheDirectory=", source
+        elif service.private_tmp and _below(path, ("/tmp", "/var/tmp")):  # noqa: S108
+            seen = f"{name}={path} is emptied at every stop (PrivateTmp=)"
+            yield "warning", seen, "Name a folder below the unit's CacheDirectory=", source
+    home = service.environment.get("HOME", "/root" if service.root else host.home)
+    left = sorted(set(CACHES) - set(service.environment) - {"XDG_CACHE_HOME"})
+    if home is None or not left or not service.interpreter:
+        return
+    if home in ("", "/", "/nonexistent") or service.hides(home) or not service.writes(home):
+        seen = f"the home {home or '(none)'} cannot be written to, and these lie there by default: {', '.join(left)}"
+        yield "error", seen, "Set HOME and each of them to a folder below the unit's CacheDirectory=", source
+
+
+def hidden_path(service: Service, launch: Launch, host: Host) -> Found:
+    """What a sandbox hides, or only root may enter."""
+    for what, path in (("the interpreter", service.interpreter), ("the model", launch.text("--model-path"))):
+        if path.startswith("/") and (service.hides(path) or (_below(path, ("/root",)) and not service.root)):
+            why = f"ProtectHome={service.protect_home}" if service.hides(path) else "only root may enter /root"
+            remedy = "Move it, for example below /opt or /var/lib"
+            yield "error", f"{what} {path} cannot be reached by the unit ({why})", remedy, EXEC
+
+
+def devices(service: Service, launch: Launch, host: Host) -> Found:
+    """Each of these closes the devices of the GPUs."""
+    named = [name for name in ("PrivateDevices", "ProtectClock") if service.on(name)]
+    allowed = any("nvidia" in word for word in service.words("DeviceAllow"))
+    if service.last("DevicePolicy") in ("strict", "closed") and not allowed:
+        named.append("DevicePolicy")
+    if named:
+        seen = f"{' and '.join(f'{name}=' for name in named)} closes the devices of the GPUs"
+        yield "error", seen, f"Remove {' and '.join(named)}", EXEC
+
+
+def jit_memory(service: Service, launch: Launch, host: Host) -> Found:
+    """Kernels are compiled into memory that is then executed."""
+    if service.on("MemoryDenyWriteExecute"):
+        seen = "MemoryDenyWriteExecute= forbids memory that is written and executed, which compiled kernels are"
+        yield "error", seen, "Remove MemoryDenyWriteExecute=", EXEC
+
+
+def limits(service: Service, launch: Launch, host: Host) -> Found:
+    """Services do not read limits.conf."""
+    if service.interpreter and service.last("LimitMEMLOCK") != "infinity":
+        seen = "LimitMEMLOCK= is not infinity: memory pinned for the network or for offloading may be refused"
+        yield (
+            "info",
+            seen,
+            "Set LimitMEMLOCK=infinity; /etc/security/limits.conf is not for services",
+            "ai4d-iasc/trixie#81",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    command,
+    release,
+    config_file,
+    json_value,
+    shell,
+    secret_flag,
+    secret_variable,
+    variable_file,
+    exposed,
+    root,
+    kill_mode,
+    stop_timeout,
+    clean_stop,
+    restart,
+    start,
+    search_path,
+    toolkit,
+    caches,
+    hidden_path,
+    devices,
+    jit_memory,
+    limits,
+)
+
+
+def _settings(unit: Unit) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    limits_of_starts = [(name, value) for name, value in unit.sections.get("Unit", []) if name.startswith("StartLimit")]
+    for name, value in (*limits_of_starts, *unit.sections.get("Service", [])):
+        found[name] = [*found.get(name, []), value] if value else []
+    return found
+
+
+def _dropped(settings: Mapping[str, list[str]]) -> set[str]:
+    return {word.partition("=")[0] for value in settings.get("UnsetEnvironment", []) for word in value.split()}
+
+
+def _unwrap(argv: list[str]) -> tuple[list[str], str, dict[str, str]]:
+    """The command inside a shell's script, the shell unless it is replaced, and variables that the script sets."""
+    name = os.path.basename(argv[0]) if argv else ""
+    if name not in _SHELLS or len(argv) < 3 or not re.fullmatch(r"-[a-z]*c", argv[1]):
+        return argv, "", {}
+    lexer = shlex.shlex(argv[2], posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if set(word) <= set(";&|"):
+                commands.append([])
+            else:
+                commands[-1].append(word)
+    except ValueError:
+        return argv, name, {}
+    more: dict[str, str] = {}
+    for words in commands:
+        if words[:1] == ["export"]:
+            more |= dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        elif words and words[-1].endswith("/bin/activate"):
+            more["PATH"] = f"{os.path.dirname(words[-1])}:{SEARCH_PATH}"
+        elif _engine(words):
+            return (words[1:], "", more) if words[0] == "exec" else (words, name, more)
+    return argv, name, {}
+
+
+def _engine(words: Sequence[str]) -> tuple[str, list[str], dict[str, str]] | None:
+    """What runs SGLang, its arguments, and variables that are set before it (``env NAME=value python …``)."""
+    for index, word in enumerate(words):
+        name = os.path.basename(word)
+        if name == "sglang" and list(words[index + 1 : index + 2]) == ["serve"]:
+            interpreter, first = word, index + 2
+        elif word == "-m" and list(words[index + 1 : index + 2]) == ["sglang.launch_server"]:
+            interpreter, first = _python(words[:index]), index + 2
+        elif name == "launch_server.py":
+            interpreter, first = _python(words[:index]) or word, index + 1
+        else:
+            continue
+        before = dict(part.split("=", 1) for part in words[:index] if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", part))
+        return interpreter or word, list(words[first:]), before
+    return None
+
+
+def _python(words: Sequence[str]) -> str:
+    return next((word for word in reversed(words) if os.path.basename(word).startswith("python")), "")
+
+
+def _arguments(arguments: Sequence[str], table: FlagTable) -> tuple[dict[str, object], list[Finding]]:
+    """Flags by the spelling that is written, and what SGLang's parser refuses or reads otherwise than meant."""
+    found: dict[str, object] = {}
+    faults = []
+    names: dict[str, str] = {}
+    for name, values in _groups(arguments):
+        if not name:
+            seen = f"{' '.join(values)} belongs to no flag; SGLang refuses it when it parses its arguments"
+            faults.append(Finding("audit.argument", "error", seen, "Remove it", flags.SOURCE))
+            continue
+        exact = _exact(name, table)
+        flag = table.get(exact)
+        if exact in names:
+            seen = f"{names[exact]} is given more than once, and the last one wins"
+            faults.append(Finding("audit.flag_twice", "warning", seen, "Keep one", flags.SOURCE))
+            found.pop(names[exact], None)
+        names[exact] = name
+        most = len(values) if flag is None or flag.kind == "list" else int(flag.kind == "value")
+        if len(values) > most:
+            seen = f"{name} is followed by {' '.join(values[most:])}, which SGLang refuses when it parses its arguments"
+            faults.append(Finding("audit.argument", "error", seen, "Remove it", flags.SOURCE))
+        if flag and flag.kind != "switch" and not values and not flag.bare:
+            seen = f"{name} has no value; SGLang refuses it when it parses its arguments"
+            faults.append(Finding("audit.argument", "error", seen, "Give it a value, or remove it", flags.SOURCE))
+            continue
+        kept = values[:most]
+        if (flag and flag.kind == "list") or len(kept) > 1:
+            found[name] = kept
+        else:
+            found[name] = kept[0] if kept else True
+    return found, faults
+
+
+def _groups(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each flag with the words after it, up to the next flag."""
+    name, values = "", list[str]()
+    for word in arguments:
+        if word.startswith("--") and len(word) > 2:
+            if name or values:
+                yield name, values
+            name, equals, value = word.partition("=")
+            values = [value] if equals else []
+        else:
+            values.append(word)
+    if name or values:
+        yield name, values
+
+
+def _exact(name: str, table: FlagTable) -> str:
+    """A flag's own name; SGLang's parser takes any beginning that only one flag has."""
+    if name not in table:
+        longer = {table[spelling].name for spelling in table if spelling.startswith(name)}
+        return longer.pop() if len(longer) == 1 else name
+    return table[name].name
+
+
+def _secret(name: str, launch: Launch) -> bool:
+    return _exact(name, launch.table) in flags.SECRETS
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    path = os.path.normpath(path)
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def _targets(words: Iterable[str]) -> list[str]:
+    """Where ``source:target`` leads."""
+    return [word.split(":")[1] if ":" in word else word for word in words]
+
+
+def _text(path: Path) -> str:
+    """A file's text; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
