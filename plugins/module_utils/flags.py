@@ -126,7 +126,17 @@ class FlagTable(Mapping[str, Flag]):
 
 def compact_json(value: object) -> str:
     """JSON without spaces; what JSON has no form for, as a date, becomes its text."""
-    return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(_plain(value), default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    """The value with keys that JSON can have: YAML takes ``2024-01-01:`` for a date."""
+    if isinstance(value, Mapping):
+        return {
+            key if key is None or isinstance(key, str | int | float) else str(key): _plain(item)
+            for key, item in value.items()
+        }
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def check(flags: Mapping[str, object], table: FlagTable) -> list[Finding]:

@@ -137,6 +137,12 @@ class ProbeResult:
     output: str
 
 
+_PROBE_REMEDIES = {
+    124: "Run it again when the machine is less busy, or make the probe quicker",
+    127: "Name the interpreter of the release, which runs the probe",
+}
+
+
 @dataclass(frozen=True)
 class Report:
     """What ``converge`` did. ``probe`` is None when no probe was run."""
@@ -379,7 +385,7 @@ def converge(
         "error",
         f"Patch {patch.id}: the probe exits {probe.rc} on {variant.file} ({patch.distribution}, release {version}): "
         f"{probe.output or 'no output'}; {left}",
-        "Correct the edits or the probe of the definition",
+        _PROBE_REMEDIES.get(probe.rc, "Correct the edits or the probe of the definition"),
     )
     return Report(outcome, path, (*outcome.findings, finding), False, probe)
 

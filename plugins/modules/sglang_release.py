@@ -116,6 +116,9 @@ manifest:
       description: One entry a patch, with its id, outcome, file and the file's sha256.
       type: list
       elements: dict
+    patch_set:
+      description: Digest of the patches that change the release, V(none) where none does.
+      type: str
 """
 
 import os
@@ -162,6 +165,19 @@ def judge_flags(module: AnsibleModule, parser: FlagTable) -> list[Finding]:
     ]
 
 
+def difference(wanted: dict, manifest: dict) -> str:
+    """In which way a complete release is another than the wanted one; empty where it is that one."""
+    if manifest.get("version") != wanted["version"]:
+        return f"SGLang {manifest.get('version')}, not {wanted['version']}"
+    if manifest.get("lock") != (digest := wheels.digest(wanted["lock"])):
+        return f"the wheels of lock {manifest.get('lock')}, not of {digest}"
+    wanted_set = patches.digest(map(patches.from_mapping, wanted["patches"]), wanted["version"])
+    # A patch that does not change the release is in no digest, so it may come and go.
+    if (recorded := manifest.get("patch_set", wanted_set)) != wanted_set:
+        return f"patch set {recorded}, not {wanted_set}"
+    return ""
+
+
 def install(module: AnsibleModule) -> dict:
     """Install, patch, import and compare; the manifest. Raises InstallError."""
     path, lock, version = (module.params[name] for name in ("path", "lock", "version"))
@@ -192,6 +208,7 @@ def install(module: AnsibleModule) -> dict:
         "torch_cuda": report["torch_cuda"],
         "flags": len(parser),
         "patches": states,
+        "patch_set": patches.digest(map(patches.from_mapping, module.params["patches"]), version),
     }
     wheels.write_manifest(path, manifest)
     return manifest
@@ -220,8 +237,12 @@ def main():
     os.umask(0o022)  # the service user is to read what root installs
     manifest = wheels.read_manifest(module.params["path"])
     changed = manifest is None
-    if manifest is not None and manifest.get("version") != module.params["version"]:
-        held = f"{module.params['path']} holds SGLang {manifest.get('version')}, not {module.params['version']}"
+    try:
+        differs = difference(module.params, manifest) if manifest is not None else ""
+    except patches.DefinitionError as failure:
+        module.fail_json(msg=str(failure))
+    if differs:
+        held = f"{module.params['path']} holds {differs}"
         module.fail_json(msg=f"{held}, and an installed release is never changed: name another folder")
     if changed and not module.check_mode:
         try:

@@ -78,13 +78,23 @@ def _definition(given: object, shipped: Mapping[str, Any], folders: list[Path]) 
         remedy = f"Use one of: {', '.join(shipped)}; or the path of a YAML file; or write the definition itself"
         return None, "", [Finding("patch.unknown", "error", f"There is no patch {given!r}", remedy)]
     candidates = [folder / given for folder in folders]  # a full path stands for itself
-    path = next((path for path in candidates or [Path(given)] if path.is_file()), None)
+    path = next((path for path in candidates or [Path(given)] if _is_file(path)), None)
     if path is None:
         seen = f"There is no file {given}" + (f" in {' or '.join(map(str, folders))}" if folders else "")
         remedy = "Put it below the folder of the inventory, or give its full path"
         return None, "", [Finding("patch.definition_missing", "error", seen, remedy)]
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8")), str(path), []
+    except RecursionError:
+        seen = f"{path} is nested too deeply"
+        return None, "", [Finding("patch.definition_unreadable", "error", seen, "Write the file as a definition is")]
     except (OSError, ValueError, yaml.YAMLError) as error:
         seen = f"{path} cannot be read: {' '.join(str(error).split())}"
         return None, "", [Finding("patch.definition_unreadable", "error", seen, "Write the file as YAML")]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False

@@ -216,6 +216,12 @@ def test_no_flag_is_set_by_an_empty_value(table: FlagTable, empty: object) -> No
         assert arguments({spelling: empty}, table) == []
 
 
+def test_a_key_that_yaml_takes_for_a_date_becomes_text(table: FlagTable) -> None:
+    value = {datetime.date(2024, 1, 1): {"b": [datetime.date(2024, 1, 2)]}}
+    flag = "preferred-sampling-params"
+    assert arguments({flag: value}, table) == [[f"--{flag}", '{"2024-01-01":{"b":["2024-01-02"]}}']]
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "seen"),
     [

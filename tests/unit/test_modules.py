@@ -303,10 +303,21 @@ def test_a_bad_patch_fails_with_the_finding(run, release):
     assert "patch.key_missing" in failed["msg"]
 
 
-def test_a_folder_of_another_release_is_not_taken_for_this_one(run, release, tmp_path):
-    wheels.write_manifest(str(tmp_path / "release"), {"version": "0.5.0", "lock": "12345678"})
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({"version": "0.5.0"}, "SGLang 0.5.0, not 0.5.1"),
+        ({"lock": "12345678"}, "the wheels of lock 12345678, not of"),
+        ({"patch_set": "12345678"}, "patch set 12345678, not none"),
+    ],
+)
+def test_a_folder_of_another_release_is_not_taken_for_this_one(run, release, tmp_path, held, words):
+    manifest = {"version": "0.5.1", "lock": wheels.digest(LOCK), "patch_set": "none"}
+    wheels.write_manifest(str(tmp_path / "release"), manifest)
+    assert run(sglang_release, **release)["changed"] is False
+    wheels.write_manifest(str(tmp_path / "release"), manifest | held)
     failed = run(sglang_release, **release)
-    assert failed["msg"].startswith(f"{tmp_path}/release holds SGLang 0.5.0, not 0.5.1")
+    assert failed["msg"].startswith(f"{tmp_path}/release holds {words}")
 
 
 # flashinfer_cache and launch_check

@@ -434,6 +434,13 @@ class TestConverge:
         assert (report.name, report.changed, report.sha256) == ("probe_failed", False, sha256(patched))
         assert installed.read_bytes() == patched
 
+    def test_an_interpreter_that_cannot_be_started_is_no_fault_of_the_edits(
+        self, patch: Patch, installed: Path
+    ) -> None:
+        report = patches.converge(patch, installed.parents[4], RELEASE, "present", python=installed.parent / "python")
+        assert report.findings[-1].remedy == "Name the interpreter of the release, which runs the probe"
+        assert installed.read_bytes() == ORIGINAL
+
     def test_a_probe_that_cannot_start_or_does_not_end_fails(self, installed: Path) -> None:
         assert patches.run_probe("pass", installed.parent / "python", installed, RELEASE).rc == 127
         endless = "print('begun', flush=True)\nwhile True: pass"

@@ -159,6 +159,8 @@ def test_a_patch_is_a_file_beside_the_inventory_or_the_playbook(folders):
     ("given", "expected", "words"),
     [
         ("patches/none.yml", "patch.definition_missing", "inventory or "),
+        (f"{'a' * 300}.yml", "patch.definition_missing", "inventory or "),
+        ("bad/deep.yml", "patch.definition_unreadable", "nested too deeply"),
         ("patches", "patch.unknown", "api-key-log, pp-abort"),
         ([["triton-layer-probe"]], "patch.entry_invalid", "given as list: [['triton-layer-probe']]"),
         (["triton-layer-probe"], "patch.entry_invalid", "given as list"),
@@ -182,6 +184,7 @@ def test_whatever_is_given_for_a_patch_gets_a_finding(folders, given, expected, 
     (bad / "list.yml").write_text("[a]")
     (bad / "empty.yml").touch()
     (bad / "half.yml").write_text("id: half\n")
+    (bad / "deep.yml").write_text("[" * 3000)
     definitions, findings = role_files.patch_definitions(["triton-layer-probe", given], VERSION, folders)
     assert [definition["id"] for definition in definitions] == ["triton-layer-probe"]
     assert {finding.severity for finding in findings} == {"error"}
