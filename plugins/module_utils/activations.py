@@ -8,6 +8,7 @@ folders ``good`` and ``previous`` beside the plan hold the proven ones. A slot m
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -24,7 +25,11 @@ GOOD, PREVIOUS = "good", "previous"
 
 FORWARD = "Run site.yml with the settings that are wanted"
 
+# While somebody goes back: the identity of the activation that is the goal.
+GOAL = ".former"
+
 # Of a plan, what it takes to start the instance from it and to ask it for a text.
+_TEXTS = ("digest", "url", "served_name", "release_path", "cuda_home", "model_path")
 _NEEDED = ("digest", "url", "served_name", "release_path", "cuda_home", "model_path", "start_timeout", "stop_timeout")
 
 
@@ -48,9 +53,16 @@ class Activation:
         """The plan; empty for one that cannot be read or lacks what a start needs."""
         try:
             plan = json.loads(self.plan)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
-        return plan if isinstance(plan, dict) and all(name in plan for name in _NEEDED) else {}
+        if not isinstance(plan, dict) or any(name not in plan for name in _NEEDED):
+            return {}
+        return plan if all(isinstance(plan[name], str) and "\0" not in plan[name] for name in _TEXTS) else {}
+
+    @property
+    def identity(self) -> str:
+        """Of plan and unit; the plan's digest alone does not tell two units apart."""
+        return hashlib.sha256(self.plan + b"\0" + self.unit).hexdigest()
 
     @property
     def digest(self) -> str:
@@ -67,11 +79,13 @@ class Slots:
     """What lies on the node of one instance; none where a plan or a unit is missing.
 
     ``current``  the wanted activation, proven or not
+    ``goal``     identity of the activation that an interrupted run was going back to; empty where none was
     """
 
     current: Activation | None
     good: Activation | None
     previous: Activation | None
+    goal: str = ""
 
     @property
     def proven(self) -> Activation | None:
@@ -80,7 +94,13 @@ class Slots:
 
     @property
     def former(self) -> Activation | None:
-        """The activation that was proven last before the current one: ``good`` where the current one is unproven."""
+        """The activation that was proven last before the current one: ``good`` where the current one is unproven.
+
+        Where a run was interrupted on the way back to the current one, that one: the next run ends what it began.
+        """
+        for slot in (self.good, self.previous):
+            if slot and self.current and slot.identity == self.goal and slot.plan == self.current.plan:
+                return slot
         if self.good and not self.good.same_as(self.current):
             return self.good
         return None if self.previous is None or self.previous.same_as(self.current) else self.previous
@@ -92,10 +112,24 @@ def folder(instance: str) -> Path:
 
 
 def read(instance: str) -> Slots:
-    """Read plan, unit and slots."""
+    """Read plan, unit and slots. Raises OSError."""
     here, unit = folder(instance), health.unit_name(instance)
-    slots = (_read(here / slot / PLAN, here / slot / unit) for slot in (GOOD, PREVIOUS))
-    return Slots(_read(here / PLAN, health.unit_file(instance)), *slots)
+    good, previous = (_read(here / slot / PLAN, here / slot / unit) for slot in (GOOD, PREVIOUS))
+    try:
+        goal = (here / GOAL).read_text(encoding="ascii")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+        goal = ""
+    return Slots(_read(here / PLAN, health.unit_file(instance)), good, previous, goal)
+
+
+def aim(instance: str, activation: Activation) -> None:
+    """Remember which activation somebody goes back to, before ``restore``, until it is proven or given up."""
+    wheels.write_atomically(folder(instance) / GOAL, activation.identity)
+
+
+def arrive(instance: str) -> None:
+    """Forget what ``aim`` remembered."""
+    (folder(instance) / GOAL).unlink(missing_ok=True)
 
 
 def record(instance: str) -> None:
@@ -198,6 +232,8 @@ def _read(plan: Path, unit: Path) -> Activation | None:
         return Activation(plan.read_bytes(), unit.read_bytes(), unit.stat().st_mtime_ns)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IsADirectoryError:  # damaged, which ``judge`` tells
+        return Activation(b"", b"")
 
 
 def _write_unit(path: Path, activation: Activation) -> None:

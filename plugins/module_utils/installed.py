@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ansible_collections.inference.sglang.plugins.module_utils import flag_sources, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import activations, flag_sources, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 from ansible_collections.inference.sglang.plugins.module_utils.releases import RELEASES
@@ -48,11 +49,12 @@ def describe(folder: Path, plans: Path) -> dict[str, Any]:
 
     ``plans``  where the instances' folders lie (``/etc/sglang``)
     """
-    manifest = wheels.read_manifest(str(folder))
+    manifest = _manifest(folder)
     findings = [] if manifest is not None else [_unfinished(folder)]
     held = manifest or {"version": folder.name.partition("-")[0]}
-    texts = {name: str(held.get(name, "")) for name in _TEXTS}
-    patches = [_patch(entry) for entry in held.get("patches", []) if isinstance(entry, Mapping)]
+    texts = {name: str(held.get(name) or "") for name in _TEXTS}
+    entries = held.get("patches")
+    patches = [_patch(entry) for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
     findings += [_touched(patch) for patch in patches if patch.state in ("changed", "missing")]
     release = RELEASES.get(texts["version"])
     faults = release.known_faults if release else ()
@@ -69,12 +71,21 @@ def describe(folder: Path, plans: Path) -> dict[str, Any]:
 
 
 def instances(folder: Path, plans: Path) -> list[str]:
-    """Names of the instances whose plan runs from a release folder."""
-    return [plan.parent.name for plan in sorted(plans.glob("*/plan.json")) if _release_of(plan) == folder]
+    """Names of the instances that run from a release folder, or would go back to it, however the path is written."""
+    found = set()
+    for slot in ("", activations.GOOD, activations.PREVIOUS):
+        for instance in plans.glob("*"):
+            release = _release_of(instance / slot / activations.PLAN)
+            if release is not None and _same(release, folder):
+                found.add(instance.name)
+    return sorted(found)
 
 
 def flag_table(folder: Path) -> FlagTable:
-    """The flags of the release in a folder, read from its sources. Raises OSError or ValueError where it has none."""
+    """The flags of the release in a folder, read from its sources.
+
+    Raises OSError, ValueError, SyntaxError or RecursionError where it has none that can be read.
+    """
     found = next(folder.glob("lib/python*/site-packages/sglang"), None)
     if found is None:
         raise FileNotFoundError(f"There is no SGLang in {folder}")
@@ -88,6 +99,20 @@ def megabytes(folder: Path) -> int:
         status = path.lstat()
         sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return round(sum(sizes.values()) / 1e6)
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        return wheels.read_manifest(str(folder))
+    except (OSError, RecursionError):
+        return None
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
 
 
 def _count(flags: object) -> int:
@@ -110,7 +135,7 @@ def _patch(entry: Mapping[str, Any]) -> InstalledPatch:
         try:
             held = hashlib.sha256(Path(file).read_bytes()).hexdigest()
             state = "intact" if held == entry.get("sha256") else "changed"
-        except OSError:
+        except (OSError, ValueError):  # the latter for a NUL in the name
             state = "missing"
     return InstalledPatch(identity, outcome, file, state)
 
@@ -125,7 +150,7 @@ def _touched(patch: InstalledPatch) -> Finding:
 def _release_of(plan: Path) -> Path | None:
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     path = content.get("release_path") if isinstance(content, dict) else None
     return Path(path) if isinstance(path, str) else None

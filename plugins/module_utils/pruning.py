@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import re
@@ -18,13 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ansible_collections.inference.sglang.plugins.module_utils import activations, health, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import activations, audit, health, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 
 KERNEL_CACHES = Path("/var/cache/sglang")
 
 # A folder on its way out; whoever finds one goes on from there.
 _REMOVED = re.compile(r"\.(?P<name>.+)\.removed")
+
+# The name that the role gives a release: version, digest of the lock, digest of the patches. Users may name one
+# otherwise, but only such a name and a lock with hashes tell a half-made release from a virtual environment of others.
+_MADE = re.compile(r"\d[\w.+]*-[0-9a-f]{8}-(?:[0-9a-f]{8}|none)")
+_HASH = "--hash=sha256:"
+
+# A path in the text of a unit.
+_PATH = re.compile(r"/[^\s\0\"':;,=]+")
+# Nothing lies there, and to look there may mount or block.
+_KERNEL = ("/proc/", "/sys/", "/dev/")
 
 # What uv keeps of a wheel: the link to where it is unpacked, what the index said, its metadata, its lock.
 _RECORDS = ("", ".http", ".rev", ".msgpack", ".lock")
@@ -60,18 +71,22 @@ class UnreadableError(Exception):
 
 
 def survey(releases: Path) -> list[Release]:
-    """The release folders below ``releases``, the newest first. Whatever else lies there is not seen at all."""
+    """The release folders below ``releases``, the newest first. Whatever else lies there is not seen at all.
+
+    Raises OSError, and RecursionError for a manifest that is nested too deeply.
+    """
     found = []
     for path in sorted(releases.iterdir()) if releases.is_dir() else []:
         if path.is_symlink() or not path.is_dir():
             continue
         if gone := _REMOVED.fullmatch(path.name):
-            found.append(Release(gone["name"], path, "half-removed"))
+            if _MADE.fullmatch(gone["name"]) or (path / wheels.LOCK).is_file():
+                found.append(Release(gone["name"], path, "half-removed"))
         elif (path / wheels.LOCK).is_file() and (path / "pyvenv.cfg").is_file():
             manifest = path / wheels.MANIFEST
             if wheels.read_manifest(str(path)) is not None:
                 found.append(Release(path.name, path, "complete", manifest.stat().st_mtime))
-            else:
+            elif _MADE.fullmatch(path.name) and _HASH in _text(path / wheels.LOCK):
                 found.append(Release(path.name, path, "half-made"))
     return sorted(found, key=lambda release: release.installed, reverse=True)
 
@@ -108,16 +123,25 @@ def in_use(releases: Path) -> dict[str, str]:
 
 
 def named(releases: Path) -> dict[str, str]:
-    """Release -> who names it: plans, those of the slots, and units of the node's instances.
+    """Release -> who names it: plans, those of the slots, and every service of the node with its drop-ins.
 
-    Raises UnreadableError for a plan that cannot be read: what it names is then not known.
+    However the path is written, also through links. Raises UnreadableError for a plan that cannot be read: what it
+    names is then not known.
     """
     found = {}
-    roots = _spellings(releases)
-    for path in sorted(activations.FOLDER.glob("*/**/" + activations.PLAN)):
+    folders = _Folders(releases)
+    plans = {
+        path
+        for slot in ("**", activations.GOOD, activations.PREVIOUS)
+        for path in activations.FOLDER.glob(f"*/{slot}/{activations.PLAN}")
+    }
+    for path in sorted(plans):
         try:
-            release = Path(json.loads(path.read_text(encoding="utf-8"))["release_path"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            release = json.loads(path.read_text(encoding="utf-8"))["release_path"]
+            if not os.path.isabs(release):
+                raise ValueError(f"{release!r} is no absolute path")
+            name = folders.holding(release)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise UnreadableError(
                 Finding(
                     "prune.unreadable",
@@ -126,12 +150,16 @@ def named(releases: Path) -> dict[str, str]:
                     "Remove the file, or run site.yml for that instance",
                 )
             ) from problem
-        if str(release.parent) in roots:
-            found[release.name] = f"named by {path}"
-    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, roots))})/([^/\s\"]+)")
-    for unit in sorted(health.UNIT_FOLDER.glob("sglang-*.service")):
-        for name in pattern.findall(unit.read_text(errors="replace")):
-            found.setdefault(name, f"named by {unit}")
+        if name:
+            found[name] = f"named by {path}"
+    for unit in _units():
+        try:
+            text = _text(unit)
+        except OSError:  # a link that leads nowhere, or a folder: systemd reads nothing there either
+            continue
+        for written in _PATH.findall(text):
+            if name := folders.holding(written):
+                found.setdefault(name, f"named by {unit}")
     return found
 
 
@@ -140,10 +168,15 @@ def running(releases: Path, proc: Path = Path("/proc")) -> dict[str, str]:
     found: dict[str, str] = {}
     roots = b"|".join(re.escape(os.fsencode(root)) for root in _spellings(releases))
     pattern = re.compile(rb"(?:%s)/([^/\s\0]+)/" % roots)
+    folders = _Folders(releases)
     for process in proc.iterdir():
         if process.name.isdigit():
-            for name in _traces(process, pattern):
-                found.setdefault(os.fsdecode(name), f"process {process.name} runs from it")
+            names = [os.fsdecode(name) for name in _traces(process, pattern)]
+            with contextlib.suppress(OSError):
+                written = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+                names += filter(None, (folders.holding(word) for word in written if os.path.isabs(word)))
+            for name in names:
+                found.setdefault(name, f"process {process.name} runs from it")
     return found
 
 
@@ -151,12 +184,56 @@ def installing(releases: Path) -> dict[str, str]:
     """Release -> that somebody installs into it now."""
     found = {}
     for path in releases.glob(".*.lock"):
+        if not path.is_file():
+            continue
         with path.open() as guard:
             try:
                 fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 found[path.name.removeprefix(".").removesuffix(".lock")] = "being installed"
     return found
+
+
+class _Folders:
+    """The folders below ``releases`` by what they are, not by how a path to them is written."""
+
+    def __init__(self, releases: Path) -> None:
+        self._names: dict[tuple[int, int], str] = {}
+        self._known: dict[str, str] = {}
+        for path in releases.iterdir() if releases.is_dir() else []:
+            if _is_folder(path):
+                status = path.stat()
+                self._names[status.st_dev, status.st_ino] = path.name
+
+    def holding(self, written: str) -> str:
+        """Name of the folder that an absolute path is, or lies in; empty for none. Raises ValueError for a NUL."""
+        if written.startswith(_KERNEL):
+            return ""
+        # Folder by folder, as written and as resolved: a file may be a link that leads out, as bin/python is.
+        for path in (written, os.path.realpath(written)):
+            for place in (Path(path), *Path(path).parents):
+                if name := self._name(str(place)):
+                    return name
+        return ""
+
+    def _name(self, path: str) -> str:
+        if path not in self._known:
+            self._known[path] = ""
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                self._known[path] = self._names.get((status.st_dev, status.st_ino), "")
+        return self._known[path]
+
+
+def _units() -> Iterator[Path]:
+    """Every service of the node and its drop-ins, wherever systemd looks for them."""
+    for folder in dict.fromkeys((health.UNIT_FOLDER, *(Path("/", name) for name in audit.FOLDERS))):
+        for pattern in ("*.service", "*service.d/*.conf"):
+            yield from sorted(folder.glob(pattern))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _spellings(releases: Path) -> list[str]:
@@ -190,24 +267,27 @@ class Places:
 def remove(release: Release, places: Places) -> int:
     """Remove a release and what goes with it; bytes that became free.
 
-    The manifest goes first, so that what is half-removed is never taken for complete; the lock goes last, as it tells
-    which wheels to let go of. Killed in between, another call goes on from there. Raises OSError, also where the cache
-    is in use: then all but the wheels is gone.
+    The folder is renamed first, so that what is half-removed is never taken for complete; the lock goes last, as it
+    tells which wheels to let go of. Killed in between, another call goes on from there. Raises FileExistsError, with
+    nothing changed, where something lies at the name that it would get; OSError, also where the cache is in use: then
+    all but the wheels is gone.
     """
     path = release.path
     if release.state != "half-removed":
-        (path / wheels.MANIFEST).unlink(missing_ok=True)
-        path = path.rename(path.with_name(f".{release.name}.removed"))
+        aside = path.with_name(f".{release.name}.removed")
+        if os.path.lexists(aside) and not (_is_folder(aside) and not any(aside.iterdir())):
+            raise FileExistsError(f"{aside} is in the way")
+        path = path.rename(aside)
     freed = 0
     if not path.with_name(release.name).exists():  # or it was installed again meanwhile
-        caches = (cache for cache in KERNEL_CACHES.glob("*") if cache.name.startswith(f"{release.name}-"))
+        caches = _kernel_caches(release.name, path.parent)
         beside = (folder / release.name for folder in places.beside)
         freed += sum(_remove_tree(folder) for folder in (*caches, *beside) if _is_folder(folder))
     freed += sum(_remove_tree(entry) for entry in path.iterdir() if entry.name != wheels.LOCK)
     lock = path / wheels.LOCK
     if lock.is_file():
-        stay = [other.read_text() for other in _locks(path.parent, *places.others) if other != lock]
-        freed += forget_wheels(places.cache, lock.read_text(), stay)
+        stay = [_text(other) for other in _locks(path.parent, *places.others) if other != lock]
+        freed += forget_wheels(places.cache, _text(lock), stay)
     return freed + _remove_tree(path)
 
 
@@ -251,7 +331,15 @@ def _forget_markers(cache: Path, removed: set[tuple[str, str]]) -> None:
 
 def _locks(*folders: Path) -> Iterator[Path]:
     for folder in folders:
-        yield from folder.glob(f"*/{wheels.LOCK}")
+        yield from (path for path in folder.glob(f"*/{wheels.LOCK}") if path.is_file())
+
+
+def _kernel_caches(name: str, releases: Path) -> Iterator[Path]:
+    """Kernel caches of a release, one a toolkit; not those of another one whose name goes on after its own."""
+    longer = tuple(f"{path.name}-" for path in releases.iterdir() if path.name.startswith(f"{name}-"))
+    for cache in KERNEL_CACHES.glob(f"{glob.escape(name)}-*"):
+        if not cache.name.startswith(longer):
+            yield cache
 
 
 def _pointers(cache: Path, name: str, version: str) -> Iterator[Path]:

@@ -117,7 +117,9 @@ releases:
           description: The flag's value that meets it.
           type: str
     instances:
-      description: Names of the instances whose plan runs from the release.
+      description:
+        - Names of the instances whose plan runs from the release, or that would go back to it, by their plan in C(good)
+          or C(previous).
       type: list
       elements: str
     findings:
@@ -150,7 +152,7 @@ def flag_table(folder: Path, findings: list[dict[str, str]]) -> list[dict]:
     """The release's flags as its table's JSON has them; a finding where they cannot be read."""
     try:
         return json.loads(installed.flag_table(folder).to_json())
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, SyntaxError, RecursionError) as failure:
         finding = Finding("release.flags", "warning", f"The flags cannot be read: {failure}", "Complete the release")
         findings += as_dicts([finding])
         return []

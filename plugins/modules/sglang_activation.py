@@ -17,7 +17,8 @@ description:
     or it cannot be started any more, the instance is stopped, so that it does not fail again and again. If what failed
     is itself what was proven last, nothing is changed.
   - V(former) is for going back on request. The activation that was proven before the current one is put back; if that
-    cannot be started any more, the module fails and changes nothing.
+    cannot be started any more, the module fails and changes nothing. Until V(recorded) or V(reverted), the file
+    C(.former) beside the plan holds which one it was, so that an interrupted run that is started again goes on to it.
   - Where an activation is put back and the instance is to run, it is started from it, without waiting.
 author:
   - The inference.sglang contributors (@inference-sglang)
@@ -141,14 +142,18 @@ def record(module: AnsibleModule, slots: activations.Slots, unit: health.UnitSta
             "someone changed it meanwhile; run again"
         )
     changed = current is None or current.digest != digest or not current.same_as(slots.good)
-    if changed and not module.check_mode:
-        activations.record(module.params["name"])
+    if not module.check_mode:
+        if changed:
+            activations.record(module.params["name"])
+        activations.arrive(module.params["name"])
     return {"changed": changed, "running": True, "plan": current.settings if current else {}}
 
 
 def revert(module: AnsibleModule, slots: activations.Slots, unit: health.UnitState) -> dict:
     """Put the last proven activation back, or stop the instance."""
     target = slots.proven
+    if not module.check_mode:
+        activations.arrive(module.params["name"])
     if target is not None and target.same_as(slots.current):
         findings = [activations.already_proven(target)]
         return {"changed": False, "running": False, "restored": False, "plan": {}, "findings": findings}
@@ -175,6 +180,8 @@ def go_back(module: AnsibleModule, slots: activations.Slots, unit: health.UnitSt
             msg=f"{module.params['name']} cannot go back, nothing was changed:\n{as_text(findings)}",
             findings=as_dicts(findings),
         )
+    if not module.check_mode and not target.same_as(slots.current):
+        activations.aim(module.params["name"], target)
     return put_back(module, slots, unit, target)
 
 
@@ -237,8 +244,8 @@ def main():
     )
     os.umask(0o022)
     states = {"kept": keep, "recorded": record, "reverted": revert, "former": go_back}
-    slots, unit = activations.read(module.params["name"]), health.unit_state(module.params["name"])
     try:
+        slots, unit = activations.read(module.params["name"]), health.unit_state(module.params["name"])
         result = states[module.params["state"]](module, slots, unit)
     except (OSError, health.SystemdError) as failure:
         module.fail_json(msg=str(failure))

@@ -9,12 +9,15 @@ module: sglang_prune
 short_description: Remove old releases, with their kernel caches and their wheels
 description:
   - Removes release folders that were never completed, then the oldest ones until O(keep) are left.
-  - A release that a plan or a unit of an instance names, also a plan in C(good) or C(previous), one that a process runs
-    from, and one that is being installed always stay. Those count, so that more than O(keep) may be left.
+  - A release that a plan of an instance names, also a plan in C(good) or C(previous), one that any service of the node
+    names, one that a process runs from, and one that is being installed always stay, however its path is written. Those
+    count, so that more than O(keep) may be left.
   - With a release go its kernel caches below C(/var/cache/sglang) and those of its wheels in uv's cache that no lock of
     this node names any more and nothing is linked to. Files of a release are hard links into that cache, so only that
     frees their space.
-  - Folders that were not made by M(inference.sglang.sglang_release) are not touched.
+  - Folders that were not made by M(inference.sglang.sglang_release) are not touched. A release of another name than the
+    role gives is taken for one only once it is complete.
+  - Where it cannot be told what must stay, a warning says so, and nothing is removed.
 author:
   - The inference.sglang contributors (@inference-sglang)
 extends_documentation_fragment:
@@ -76,6 +79,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import pruning, wheels
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 
 
 def main():
@@ -95,12 +99,15 @@ def main():
         tuple(map(Path, module.params["others"])),
         tuple(map(Path, module.params["beside"])),
     )
-    found = pruning.survey(releases)
     result = {"changed": False, "removed": [], "kept": [], "freed_mb": 0}
     try:
-        choices = pruning.choose(found, keep, pruning.in_use(releases))
+        choices = pruning.choose(pruning.survey(releases), keep, pruning.in_use(releases))
     except pruning.UnreadableError as problem:
         module.warn(str(problem))
+        module.exit_json(**result)
+    except (OSError, ValueError, RecursionError) as problem:
+        seen = f"What must stay of {releases} cannot be told ({problem!r}), so no release can be removed"
+        module.warn(str(Finding("prune.unreadable", "warning", seen, "Correct or remove the file that it names")))
         module.exit_json(**result)
     freed = 0
     for choice in choices:
@@ -117,6 +124,9 @@ def main():
                     freed += pruning.remove(choice.release, places)
         except BlockingIOError:
             result["kept"].append(told | {"why": "half-removed: uv works with its cache; the next run goes on"})
+        except FileExistsError as obstacle:
+            result["kept"].append(told | {"why": str(obstacle)})
+            continue
         except OSError as failure:
             module.fail_json(msg=f"{choice.release.name} cannot be removed: {failure}", **result)
         else:

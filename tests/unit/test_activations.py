@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.sglang.plugins.module_utils import activations, health, wheels
+from ansible_collections.inference.sglang.plugins.modules import sglang_activation
 
 
 @pytest.fixture
@@ -158,6 +160,97 @@ def test_what_can_no_longer_be_started_is_told(node, want, gone, finding):
     (found,) = activations.judge(current)
     assert found.id == finding
     assert str(path if path.name != "manifest.json" else path.parent) in found.seen
+
+
+@pytest.mark.parametrize("value", [5, None, [], "\0"])
+def test_a_plan_whose_release_is_no_path_is_told(want, value):
+    want("A")
+    plan = activations.read("tiny").current.settings | {"release_path": value}
+    (found,) = activations.judge(activations.Activation(json.dumps(plan).encode(), b""))
+    assert found.id == "activation.damaged"
+
+
+def test_a_slot_whose_plan_is_a_folder_is_damaged(node, want):
+    want("A")
+    activations.record("tiny")
+    want("B")
+    (node / "etc/tiny/good/plan.json").unlink()
+    (node / "etc/tiny/good/plan.json").mkdir()
+    (found,) = activations.judge(activations.read("tiny").former)
+    assert found.id == "activation.damaged"
+
+
+@pytest.fixture
+def act(capsys, monkeypatch) -> Callable[..., dict[str, Any]]:
+    """Call the module; its result. Nothing is started."""
+    monkeypatch.setattr(health, "unit_state", lambda _name: health.UnitState("failed", "failed", "", 0, 0, started=0.0))
+    for name in ("restart", "stop"):
+        monkeypatch.setattr(health, name, lambda _name: None)
+    monkeypatch.setattr(health, "reload", lambda: None)
+
+    def call(state: str, check: bool = False, **more: object) -> dict[str, Any]:
+        given = {"name": "tiny", "state": state, "_ansible_check_mode": check, **more}
+        with patch_module_args(given), pytest.raises(SystemExit):
+            sglang_activation.main()
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def both(want) -> None:
+    """A was proven, and then B."""
+    for release in "AB":
+        want(release)
+        activations.record("tiny")
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["loads", "serves"])
+def test_an_interrupted_way_back_is_ended_by_the_next_run(node, both, act, kept):
+    act("former", check=True)
+    assert not (node / "etc/tiny/.former").exists()
+    act("former")  # and the run is killed
+    if kept:
+        activations.record("tiny")  # as state kept does, once it serves
+    assert act("former", check=True)["plan"]["digest"] == "digest-A"
+    assert act("former")["changed"] is False
+    act("recorded", digest="digest-A")
+    assert names(activations.read("tiny")) == ["A", "A", "B", "A", "B"]
+
+
+def test_a_way_back_that_is_killed_between_plan_and_unit_goes_on(node, both, act, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(activations, "_write_unit", killed)
+        with contextlib.suppress(Killed):
+            act("former")
+    assert (names(activations.read("tiny"))[0], act("former")["plan"]["digest"]) == ("A", "digest-A")
+    assert (node / "units/sglang-tiny.service").read_text() == "unit of A"
+
+
+def test_a_way_back_that_was_given_up_is_forgotten(both, act):
+    act("former")
+    act("reverted")
+    assert names(activations.read("tiny")) == ["B", "B", "A", "B", "A"]
+    assert activations.read("tiny").goal == ""
+
+
+def test_a_way_back_that_somebody_left_for_another_plan_is_void(both, want, act):
+    act("former")
+    want("C")
+    assert act("former", check=True)["plan"]["digest"] == "digest-B"
+
+
+def test_what_cannot_be_read_is_told_by_the_module(both, act, monkeypatch):
+    monkeypatch.setattr(activations, "read", denied)
+    assert "denied" in act("former")["msg"]
+
+
+def denied(_instance: str) -> None:
+    raise PermissionError("denied")
+
+
+def killed(*_arguments: object) -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"digest": "x"}'])

@@ -17,6 +17,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.sglang.plugins.module_utils import activations, health, pruning, wheels
 from ansible_collections.inference.sglang.plugins.modules import sglang_prune
 
+HASH = f" --hash=sha256:{'a' * 64}"
 SIZE = 4096 * 256
 MB = SIZE * 1e-6
 
@@ -51,7 +52,7 @@ class Node:
         path.mkdir(parents=True)
         (path / wheels.LOCK).write_text(lock)
         (path / "pyvenv.cfg").touch()
-        for wheel in lock.split():
+        for wheel in lock.replace(HASH, "").split():
             for file in self.unpack(wheel).iterdir():
                 (path / file.name).hardlink_to(file) if linked else (path / file.name).write_bytes(file.read_bytes())
         wheels.write_atomically(wheels.cache_marker(str(self.cache), lock), lock)
@@ -130,7 +131,7 @@ def test_the_oldest_go_and_with_them_all_that_is_theirs(node, prune):
 def test_none_goes_for_zero(node, prune):
     for age in range(3):
         node.release(f"0.{age}-a-none", f"sglang=={age}", age=age)
-    (node.releases / "0.9-a-none").mkdir()
+    (node.releases / "0.9-0a1b2c3d-none").mkdir()
     assert prune(0)["changed"] is False
 
 
@@ -155,12 +156,77 @@ def test_what_a_unit_names_stays(node, prune):
     assert node.there == {"0.1-a-none"}
 
 
-def test_a_plan_that_cannot_be_read_stops_it(node, prune, monkeypatch):
+@pytest.fixture
+def two(node: Node) -> Node:
+    """Two releases, of which the older one stays only if it is seen to be in use; links lead to it."""
+    node.release("0.1-a-none", "sglang==1", age=9)
+    node.release("0.2-a-none", "sglang==2", age=5)
+    (node.root / "link").symlink_to(node.releases)
+    (node.releases / "current").symlink_to("0.1-a-none")
+    (node.root / "inside").symlink_to("releases/0.1-a-none/lib")
+    (node.releases / "0.1-a-none/bin").mkdir()
+    (node.releases / "0.1-a-none/bin/python").symlink_to(sys.executable)  # it leads out, as uv's does
+    return node
+
+
+SPELLINGS = ["link/0.1-a-none", "releases/current", "link/../releases/0.1-a-none", "releases/0.1-a-none/lib", "inside"]
+
+
+@pytest.mark.parametrize("written", SPELLINGS)
+def test_a_release_is_known_however_its_path_is_written(two, written):
+    path = two.root / "etc/tiny/plan.json"
+    wheels.write_atomically(path, json.dumps({"release_path": f"{two.root}/{written}"}))
+    for releases in (two.releases, two.root / "link"):
+        assert pruning.named(releases) == {"0.1-a-none": f"named by {path}"}
+    path.unlink()
+    process = two.root / "proc" / "812"
+    process.mkdir()
+    (process / "cmdline").write_text(f"{two.root}/{written}/bin/python\0-m\0sglang\0")
+    assert "0.1-a-none" in pruning.running(two.releases, two.root / "proc")
+
+
+@pytest.mark.parametrize("line", ["ExecStart='{}/bin/python' -m x", 'Environment=A="x:{}:y"', "Environment=A={}"])
+@pytest.mark.parametrize("file", ["kimi.service", "sglang-tiny.service.d/override.conf"])
+def test_any_service_may_name_a_release(two, file, line):
+    units = two.root / "units"
+    (units / "lost.service").symlink_to("/nonexistent")
+    (units / "folder.service").mkdir()
+    wheels.write_atomically(units / file, line.format(two.releases / "0.1-a-none") + "\n")
+    (units / file).write_bytes(b"# \xff\0\n" + (units / file).read_bytes())
+    assert pruning.named(two.releases) == {"0.1-a-none": f"named by {units / file}"}
+
+
+def test_services_are_read_wherever_systemd_looks(two, monkeypatch):
+    monkeypatch.setattr(pruning.audit, "FOLDERS", (str(two.root / "vendor"),))
+    wheels.write_atomically(two.root / "vendor/kimi.service", f"ExecStart={two.releases}/0.1-a-none/bin/python\n")
+    assert list(pruning.named(two.releases)) == ["0.1-a-none"]
+
+
+def test_locks_of_installations_that_are_no_files_are_passed_over(two):
+    (two.releases / ".x.lock").mkdir()
+    (two.releases / ".y.lock").symlink_to("/nonexistent")
+    assert pruning.installing(two.releases) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("etc/tiny/good/plan.json", "{"),
+        ("etc/tiny/plan.json", '{"release_path": "here"}'),
+        ("etc/tiny/plan.json", '{"release_path": "/\\u0000"}'),
+        ("etc/tiny/plan.json", "[" * 100_000),
+        ("releases/0.0-a-none/manifest.json", "[" * 100_000),
+        ("releases/0.0-a-none/manifest.json", None),
+    ],
+    ids=["no JSON", "relative", "NUL", "deep", "deep manifest", "manifest is a folder"],
+)
+def test_what_cannot_be_read_stops_it(node, prune, monkeypatch, file, content):
     said = []  # once a test has loaded Ansible's controller, a module's own result holds no warnings
     monkeypatch.setattr(sglang_prune.AnsibleModule, "warn", lambda _module, text: said.append(text))
     for age in range(2):
         node.release(f"0.{age}-a-none", f"sglang=={age}", age=age)
-    wheels.write_atomically(node.root / "etc/tiny/good/plan.json", "{")
+    (node.root / file).unlink(missing_ok=True)
+    wheels.write_atomically(node.root / file, content) if content else (node.root / file).mkdir()
     result = prune(1)
     assert result["changed"] is False
     assert "prune.unreadable" in said[0]
@@ -197,10 +263,10 @@ def test_traces_of_a_process(tmp_path, file, content):
 
 @pytest.fixture
 def installer(node: Node) -> Iterator[None]:
-    """Somebody installs into 0.9-a-none."""
-    path = node.releases / "0.9-a-none"
-    node.install(path, "sglang==9")
-    with (node.releases / ".0.9-a-none.lock").open("w") as guard:
+    """Somebody installs into 0.9-0a1b2c3d-none."""
+    path = node.releases / "0.9-0a1b2c3d-none"
+    node.install(path, "sglang==9" + HASH)
+    with (node.releases / ".0.9-0a1b2c3d-none.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         yield
 
@@ -208,14 +274,14 @@ def installer(node: Node) -> Iterator[None]:
 def test_what_is_being_installed_stays_and_its_wheels(node, prune, installer):
     node.release("0.1-a-none", "sglang==1")
     for check in (True, False):
-        assert {"name": "0.9-a-none", "why": "being installed"} in prune(1, check=check)["kept"]
-    assert node.there == {"0.1-a-none", "0.9-a-none"}
+        assert {"name": "0.9-0a1b2c3d-none", "why": "being installed"} in prune(1, check=check)["kept"]
+    assert node.there == {"0.1-a-none", "0.9-0a1b2c3d-none"}
 
 
 def test_what_was_never_completed_goes_whatever_its_age(node, prune):
     node.release("0.1-a-none", "torch==1\nsglang==1")
-    node.install(node.releases / "0.9-a-none", "torch==1\nsglang==9")
-    assert prune(3)["removed"] == [{"name": "0.9-a-none", "why": "half-made"}]
+    node.install(node.releases / "0.9-0a1b2c3d-none", "torch==1\nsglang==9" + HASH)
+    assert prune(3)["removed"] == [{"name": "0.9-0a1b2c3d-none", "why": "half-made"}]
     assert (node.there, node.cached) == ({"0.1-a-none"}, {"torch-1", "sglang-1"})
 
 
@@ -224,9 +290,14 @@ def test_what_is_not_a_release_is_not_touched(node, prune):
     for name, file in (("notes", "readme"), ("venv", "pyvenv.cfg"), ("wheels", wheels.LOCK)):
         (node.releases / name).mkdir()
         (node.releases / name / file).touch()
+    node.install(node.releases / "myvenv", "numpy==1" + HASH)
+    node.install(node.releases / "0.9-0a1b2c3d-none", "numpy==1")
+    (node.releases / ".backup.removed").mkdir()
+    (node.releases / ".backup.removed" / "precious").touch()
     (node.releases / "latest").symlink_to("0.1-a-none")
+    before = node.there
     assert prune(1)["changed"] is False
-    assert node.there == {"0.1-a-none", "notes", "venv", "wheels", "latest"}
+    assert node.there == before
 
 
 def test_kernel_caches_of_others_and_what_links_lead_to_stay(node, prune, tmp_path):
@@ -242,6 +313,36 @@ def test_kernel_caches_of_others_and_what_links_lead_to_stay(node, prune, tmp_pa
     assert (tmp_path / "precious" / "file").exists()
     left = {path.name for path in node.kernels.iterdir() if not path.is_symlink()}
     assert left == {"0.1-a-none2-13.0", "0.2-a-none-13.0-0a1b2c3d"}
+
+
+def test_kernel_caches_of_a_release_whose_name_goes_on_stay(node):
+    for name in ("kimi", "kimi-2"):
+        node.release(name, "sglang==1")
+    pruning.remove(next(found for found in pruning.survey(node.releases) if found.name == "kimi"), node.places)
+    assert [path.name for path in node.kernels.iterdir()] == ["kimi-2-13.0-0a1b2c3d"]
+
+
+def test_a_release_stays_complete_while_its_half_removed_forerunner_is_in_the_way(node, prune):
+    node.install(node.releases / ".0.1-a-none.removed", "sglang==0")
+    node.release("0.1-a-none", "sglang==1", age=2)
+    node.release("0.2-a-none", "sglang==2", age=1)
+    with (node.cache / ".lock").open() as guard:
+        fcntl.flock(guard, fcntl.LOCK_SH)
+        kept = {entry["why"] for entry in prune(1)["kept"]}
+    assert f"{node.releases}/.0.1-a-none.removed is in the way" in kept
+    assert wheels.read_manifest(str(node.releases / "0.1-a-none")) is not None
+    assert len(prune(1)["removed"]) == 2
+    assert node.there == {"0.2-a-none"}
+
+
+def test_locks_of_others_that_are_no_text_are_no_obstacle(node, prune):
+    node.release("0.1-a-none", "sglang==1", age=2)
+    node.release("0.2-a-none", "sglang==2", age=1)
+    for name in ("other", "folder"):
+        (node.releases / name).mkdir()
+    (node.releases / "other" / wheels.LOCK).write_bytes(b"\xff\xfe")
+    (node.releases / "folder" / wheels.LOCK).mkdir()
+    assert [entry["name"] for entry in prune(1)["removed"]] == ["0.1-a-none"]
 
 
 def test_a_wheel_that_another_node_uses_stays(node, prune, tmp_path):

@@ -107,6 +107,33 @@ def test_a_folder_that_is_not_complete(node: Path, read: Read, manifest: str | N
     assert half["flag_table"] == []
 
 
+@pytest.mark.parametrize("patches", [None, 5, {}, [{"file": "/\0", "outcome": "applied"}]])
+def test_patches_of_a_damaged_manifest(node: Path, read: Read, patches: object) -> None:
+    folder = next((node / "releases").glob("0*"))
+    wheels.write_manifest(str(folder), wheels.read_manifest(str(folder)) | {"patches": patches})
+    (release,) = read(path=str(folder))["releases"]
+    assert [patch["state"] for patch in release["patches"]] == (["missing"] if isinstance(patches, list) else [])
+
+
+def test_a_manifest_that_is_a_folder_and_sources_that_are_no_python(node: Path, read: Read) -> None:
+    folder = next((node / "releases").glob("0*"))
+    (folder / wheels.MANIFEST).unlink()
+    (folder / wheels.MANIFEST).mkdir()
+    next(folder.glob("lib/python*/site-packages/sglang/srt/server_args.py")).write_text("class ServerArgs(:\n")
+    (release,) = read(path=str(folder), flags=True)["releases"]
+    assert release["complete"] is False
+    assert [finding["id"] for finding in release["findings"]] == ["release.manifest", "release.flags"]
+
+
+def test_instances_that_would_go_back_to_a_release_however_it_is_written(node: Path, read: Read) -> None:
+    folder = next((node / "releases").glob("0*"))
+    (node / "releases" / "current").symlink_to(folder.name)
+    for slot, path in {"good": node / "releases" / "current", "previous": Path("/\0")}.items():
+        wheels.write_atomically(node / "etc" / "other" / slot / "plan.json", json.dumps({"release_path": str(path)}))
+    (release,) = read(path=str(folder))["releases"]
+    assert release["instances"] == ["kimi", "other"]
+
+
 def test_flags_and_size_are_told_when_asked(node: Path, read: Read) -> None:
     (release,) = read(releases_path=str(node / "releases"))["releases"]
     assert {"flag_table", "size_mb"}.isdisjoint(release)
