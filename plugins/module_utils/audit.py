@@ -8,11 +8,14 @@ engine makes of all of them by ``launch_rules``; the rules here are about the se
 
 from __future__ import annotations
 
+import glob
 import ipaddress
 import json
 import os
 import re
 import shlex
+import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,6 +62,15 @@ _SECONDS = {
     **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
+_LARGEST = 1 << 20
+"""Bytes of a variable file above which nobody reads it here."""
+
+_SHARED_VALUES = ("", "0", "1", "true", "false", "yes", "no", "on", "off", "none")
+"""What a secret's name may hold that says nothing where it stands elsewhere: HF_HUB_DISABLE_IMPLICIT_TOKEN=1."""
+
+_KEY_LOG = 'secrets = ("api_key", "admin_api_key", "ssl_keyfile_password")'
+"""The line of patch api-key-log that both of its variants have."""
+
 _PATCHED = {
     "triton-layer-probe": ("srt/layers/attention/triton_backend.py", "token_to_kv_pool.get_value_buffer(0)"),
     "swa-start-layer": ("srt/mem_cache/swa_memory_pool.py", "self.start_layer = 0"),
@@ -68,12 +80,16 @@ _PATCHED = {
 
 @dataclass(frozen=True)
 class VariableFile:
-    """A file of EnvironmentFile=; ``text`` None where it is not there, ``shared`` where every user may read it."""
+    """A file of EnvironmentFile=; ``text`` None where it is not there, ``shared`` where every user may read it.
+
+    ``unread``  why nobody looked at it here; or empty
+    """
 
     path: str
     text: str | None
     optional: bool = False
     shared: bool = False
+    unread: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,8 @@ class Service:
     ``flags``        exact names, values as SGLang's parser takes them
     ``written``      the same by the spelling that stands in the unit
     ``faults``       what SGLang's parser would not take
+    ``inline``       variables that the command itself sets, by a shell or ``env``
+    ``secrets``      texts that no output may repeat
     """
 
     unit: Unit
@@ -111,6 +129,8 @@ class Service:
     flags: Mapping[str, object] = field(default_factory=dict)
     written: Mapping[str, object] = field(default_factory=dict)
     faults: tuple[Finding, ...] = ()
+    inline: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
 
     def last(self, name: str, default: str = "") -> str:
         """The value in force of a setting that has one."""
@@ -183,44 +203,116 @@ class Service:
 
 
 def find(name: str, root: Path = Path("/")) -> list[Path]:
-    """A unit's file and its drop-ins, in the order in which systemd reads them; ``name`` is a unit's name or a path.
+    """A unit's file and its drop-ins, in the order in which systemd reads them; ``name`` is a service's name or a path.
 
-    Raises FileNotFoundError where there is no such unit.
+    Raises FileNotFoundError where there is no such unit, or it is masked.
     """
     if "/" in name:
         path = Path(name)
+        _masked(path)
         if not path.is_file():
             raise FileNotFoundError(f"There is no unit {name}")
-        return [path, *sorted((path.parent / f"{path.name}.d").glob("*.conf"))]
-    name = name if re.search(r"\.[a-z]+$", name) else f"{name}.service"
-    instance = re.sub(r"@[^.]*\.", "@.", name)
+        return [path, *_drop_ins([path.parent], (path.name, path.resolve().name))]
+    name = name if name.endswith(".service") else f"{name}.service"
     folders = [root / folder for folder in FOLDERS]
-    for candidate in dict.fromkeys((name, instance)):
+    for candidate in dict.fromkeys((name, _template(name))):
         for folder in folders:
-            if (folder / candidate).is_file():
-                drop_ins: dict[str, Path] = {}
-                for owner in dict.fromkeys((name, candidate, "service")):
-                    for place in folders:
-                        for path in (place / f"{owner}.d").glob("*.conf"):
-                            drop_ins.setdefault(path.name, path)
-                return [folder / candidate, *(drop_ins[key] for key in sorted(drop_ins))]
+            path = folder / candidate
+            _masked(path)
+            if path.is_file():
+                target = path.resolve().name
+                names = (name, candidate, *((target,) if target.endswith(".service") else ()))
+                owners = (*names, *(prefix for owner in names for prefix in _prefixes(owner)), "service")
+                return [path, *_drop_ins(folders, owners)]
     raise FileNotFoundError(f"There is no unit {name} in {', '.join(map(str, folders))}")
 
 
-def read(paths: Iterable[Path]) -> tuple[str, tuple[VariableFile, ...]]:
-    """The text of a unit with its drop-ins, and the files that its EnvironmentFile= names. Raises OSError."""
+def _masked(path: Path) -> None:
+    if path.is_symlink() and os.path.realpath(path) == os.devnull:
+        raise FileNotFoundError(f"{path} masks the unit (it leads to {os.devnull}), which systemd does not start then")
+
+
+def _template(name: str) -> str:
+    return re.sub(r"@.*\.service$", "@.service", name)
+
+
+def _prefixes(name: str) -> list[str]:
+    """``a-b-.service`` and ``a-.service`` for ``a-b-c.service``: systemd.unit(5)."""
+    words = re.split(r"@|\.service$", name)[0].split("-")
+    return [f"{'-'.join(words[:count])}-.service" for count in range(len(words) - 1, 0, -1)]
+
+
+def _drop_ins(folders: Sequence[Path], owners: Iterable[str]) -> list[Path]:
+    found: dict[str, Path] = {}
+    for owner in dict.fromkeys(owners):
+        for folder in folders:
+            for path in (folder / f"{owner}.d").glob("*.conf"):
+                found.setdefault(path.name, path)
+    # One that leads to /dev/null is there to hide those of its name.
+    return [found[name] for name in sorted(found) if found[name].is_file()]
+
+
+def read(paths: Sequence[Path], name: str = "") -> tuple[str, tuple[VariableFile, ...]]:
+    """The text of a unit with its drop-ins, and the files that its EnvironmentFile= names. Raises OSError.
+
+    ``name``  that of the unit, where its file has another one, as a template's has
+    """
     text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
-    files = []
-    for written in _settings(units.parse_unit(text)).get("EnvironmentFile", []):
-        path = written.removeprefix("-")
-        try:
-            content = Path(path).read_text(encoding="utf-8", errors="replace")
-            shared = bool(Path(path).stat().st_mode & 0o004)
-        except OSError:
-            files.append(VariableFile(path, None, written.startswith("-")))
-        else:
-            files.append(VariableFile(path, content, written.startswith("-"), shared))
-    return text, tuple(files)
+    name = name if name and "/" not in name else paths[0].name
+    written = _settings(units.parse_unit(text)).get("EnvironmentFile", [])
+    return text, tuple(file for value in written for file in _variable_files(value, name.removesuffix(".service")))
+
+
+def _variable_files(written: str, unit: str) -> Iterator[VariableFile]:
+    """What one value of EnvironmentFile= names. Only regular files are opened: others may block."""
+    pattern, optional = written.removeprefix("-"), written.startswith("-")
+    prefix, template, instance = unit.partition("@")
+    known = {"%": "%", "N": unit, "n": f"{unit}.service", "p": prefix}
+    if instance or not template:
+        known["i"] = instance
+    path = re.sub(r"%(.)", lambda match: known.get(match[1], match[0]), pattern)
+    if unknown := [letter for letter in re.findall(r"%(.)", pattern) if letter not in known]:
+        why = f"%{unknown[0]} is not resolved"
+        yield VariableFile(pattern, None, optional, unread=why)
+    elif not path.startswith("/"):
+        yield VariableFile(path, None, optional, unread="systemd ignores what does not begin with /")
+    elif re.search(r"[*?[]", path) and (matched := sorted(glob.glob(path))):
+        for one in matched:
+            yield _variable_file(one, optional)
+    else:
+        yield _variable_file(path, optional)
+
+
+def _variable_file(path: str, optional: bool) -> VariableFile:
+    try:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode) and path != os.devnull:
+            return VariableFile(path, None, optional, unread="it is no regular file")
+        if status.st_size > _LARGEST:
+            return VariableFile(path, None, optional, unread=f"it has more than {_LARGEST} bytes")
+        content = Path(path).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return VariableFile(path, None, optional)
+    return VariableFile(path, content, optional, bool(status.st_mode & 0o004) and path != os.devnull)
+
+
+def resolve(service: Service) -> Service:
+    """The service with the path of its interpreter, where only a name stands and this node tells which that is.
+
+    A folder of the PATH that is not here, as for a unit from elsewhere, leaves the name as it is.
+    """
+    name = service.interpreter
+    if not name or "/" in name:
+        return service
+    # systemd itself does not look along the unit's PATH: systemd.service(5), "Command lines".
+    itself = any(argv[:1] == [name] for argv in service.unit.commands)
+    folders = service.last("ExecSearchPath", SEARCH_PATH).split(":") if itself else service.path
+    for folder in folders:
+        if found := shutil.which(os.path.join(folder, name)):
+            return replace(service, interpreter=found)
+        if folder not in SEARCH_PATH.split(":") and not os.path.isdir(folder):
+            break
+    return service
 
 
 def parse(text: str, files: Sequence[VariableFile] = (), table: FlagTable | None = None) -> Service:
@@ -232,15 +324,44 @@ def parse(text: str, files: Sequence[VariableFile] = (), table: FlagTable | None
     unit = units.parse_unit("\n".join((text, "[Service]", *lines)))
     settings = _settings(unit)
     environment = {name: value for name, value in unit.environment.items() if name not in _dropped(settings)}
+    hidden = credentials.secrets(unit.environment)
+    service = Service(unit, tuple(files), settings, "", "", environment)
     for argv in unit.commands:
         command, shell, more = _unwrap(argv)
-        if found := _engine(command):
+        hidden |= credentials.secrets(more) | _secret_words(command, table)
+        if not service.interpreter and (found := _engine(command)):
             interpreter, arguments, before = found
-            environment |= more | before
+            inline = more | before
+            hidden |= credentials.secrets(inline)
             written, faults = _arguments(arguments, table)
-            exact = {_exact(name, table): value for name, value in written.items()}
-            return Service(unit, tuple(files), settings, interpreter, shell, environment, exact, written, tuple(faults))
-    return Service(unit, tuple(files), settings, "", "", environment)
+            service = replace(
+                service,
+                interpreter=interpreter,
+                shell=shell,
+                environment=environment | inline,
+                flags={_exact(name, table): value for name, value in written.items()},
+                written=written,
+                faults=tuple(faults),
+                inline=inline,
+            )
+    return replace(service, secrets=frozenset(text for text in hidden if text.lower() not in _SHARED_VALUES))
+
+
+def conceal(text: str, secrets: Iterable[str]) -> str:
+    """A text with ``***`` for each secret in it; short ones only where they are words of their own."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        pattern = re.escape(secret) if len(secret) > 3 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        text = re.sub(pattern, "***", text)
+    return text
+
+
+def concealed(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
+    """The findings without any secret."""
+    hidden = frozenset(secrets)
+    return [
+        replace(finding, seen=conceal(finding.seen, hidden), remedy=conceal(finding.remedy, hidden))
+        for finding in findings
+    ]
 
 
 def judge(service: Service, launch: Launch, host: Host = Host()) -> list[Finding]:
@@ -251,15 +372,28 @@ def judge(service: Service, launch: Launch, host: Host = Host()) -> list[Finding
     found = [*service.unit.findings, *service.faults]
     if service.interpreter:
         launch = replace(launch, flags=service.flags, environment=service.environment)
-        told = {name: value for name, value in service.written.items() if not _secret(name, launch)}
-        found += flags.check(told, launch.table) if launch.table else []
+        found += _told(service, launch.table) if launch.table else []
         found += launch_rules.judge(launch)
     for rule in RULES:
         found += [
             Finding(f"audit.{rule.__name__}", severity, seen, remedy, source)
             for severity, seen, remedy, source in rule(service, launch, host)
         ]
-    return found
+    return concealed(found, service.secrets)
+
+
+def _told(service: Service, table: FlagTable) -> list[Finding]:
+    """What ``flags`` says, but that the parser takes a beginning that only one flag has."""
+    found = []
+    told: dict[str, object] = {}
+    for name, value in service.written.items():
+        exact = _exact(name, table)
+        if name not in table and exact in table:
+            seen = f"{name} is only the beginning of {exact}, and may be that of another flag in the next release"
+            found.append(Finding("flag.abbreviation", "warning", seen, f"Write {exact}", flags.SOURCE))
+        if not _secret(name, table):
+            told[name if name in table else exact] = value
+    return found + flags.check(told, table)
 
 
 def span(text: str) -> float | None:
@@ -308,9 +442,13 @@ def patches(venv: Path) -> frozenset[str] | None:
         return None
     texts = {patch: _text(folder / file) for patch, (file, _unpatched) in _PATCHED.items()}
     found = {patch for patch, text in texts.items() if text and _PATCHED[patch][1] not in text}
-    abort = _text(folder / "srt/managers/scheduler.py").partition("def abort_request(")[2]
-    if "running_mbs" in abort.partition("def ")[0]:
+    scheduler = _text(folder / "srt/managers/scheduler.py")
+    abort = scheduler.partition("def abort_request(")[2].partition("def ")[0]
+    # From 0.5.19 on abort_request calls a method that has the list.
+    if "running_mbs" in abort or "inflight_batches = [*self.running_mbs, *self.mbs]" in scheduler:
         found.add("pp-abort")
+    if any(_KEY_LOG in _text(folder / file) for file in ("srt/server_args.py", "srt/entrypoints/engine.py")):
+        found.add("api-key-log")
     return frozenset(found)
 
 
@@ -334,6 +472,21 @@ def command(service: Service, launch: Launch, host: Host) -> Found:
         yield "error", "the unit has no ExecStart=", "Name a service that runs SGLang", SERVICE
 
 
+def exec_start(service: Service, launch: Launch, host: Host) -> Found:
+    """Drop-ins must empty ExecStart= before they give another."""
+    count, kind = len(service.unit.commands), service.last("Type", "simple")
+    if count > 1 and kind != "oneshot":
+        seen = f"ExecStart= names {count} commands, and systemd refuses such a unit of Type={kind}"
+        yield "error", seen, "Keep one; in a drop-in write an empty ExecStart= before it", SERVICE
+
+
+def flag_table(service: Service, launch: Launch, host: Host) -> Found:
+    """Without the release's table no flag is compared with anything."""
+    if service.interpreter and not launch.table:
+        seen = "the flags of its SGLang cannot be read here, so that the unit's flags are not checked"
+        yield "warning", seen, "Name the release (diagnose_release), or give its flag_table", HERE
+
+
 def release(service: Service, launch: Launch, host: Host) -> Found:
     """Most rules are limited to releases."""
     if service.interpreter and not launch.release:
@@ -352,7 +505,7 @@ def json_value(service: Service, launch: Launch, host: Host) -> Found:
     """Without quotes around it, systemd takes the quotes inside away."""
     for name, value in service.written.items():
         flag = launch.table.get(name)
-        if isinstance(value, str) and value[:1] in ("{", "[") and (flag is None or flag.type != "json"):
+        if isinstance(value, str) and value.startswith("{") and (flag is None or flag.type != "json"):
             try:
                 json.loads(value)
             except ValueError:
@@ -369,7 +522,8 @@ def shell(service: Service, launch: Launch, host: Host) -> Found:
 
 def secret_flag(service: Service, launch: Launch, host: Host) -> Found:
     """Argument lists are readable by every user."""
-    for name in sorted({_exact(flag, launch.table) for flag in service.written if _secret(flag, launch)}):
+    exact = {_exact(flag, launch.table) for flag in service.written}
+    for name in sorted(exact & flags.SECRETS):
         seen = f"{name} stands in the unit, in the process list, and in the log of SGLang's start"
         yield "error", seen, "Give it by --config and a file of mode 0600", flags.SOURCE
 
@@ -377,8 +531,10 @@ def secret_flag(service: Service, launch: Launch, host: Host) -> Found:
 def secret_variable(service: Service, launch: Launch, host: Host) -> Found:
     """Units are readable by every user."""
     loaded = {name for file in service.files for name in variables(file.text or "")}
-    for name, value in service.unit.environment.items():
-        if name not in loaded and credentials.secrets({name: value}):
+    # What a shell is still to read from elsewhere does not stand there.
+    inline = {name: value for name, value in service.inline.items() if value[:1] not in ("$", "`")}
+    for name, value in (*service.unit.environment.items(), *inline.items()):
+        if (name not in loaded or name in inline) and credentials.secrets({name: value}):
             seen = f"{name} stands in the unit, which every user can read"
             yield "error", seen, "Move it to a file of mode 0600, and name that by EnvironmentFile=", EXEC
     for file in service.files:
@@ -390,7 +546,10 @@ def secret_variable(service: Service, launch: Launch, host: Host) -> Found:
 def variable_file(service: Service, launch: Launch, host: Host) -> Found:
     """A file that must be there is one that the unit does not start without."""
     for file in service.files:
-        if file.text is None and not file.optional:
+        if file.unread:
+            seen = f"EnvironmentFile={file.path} is not read here: {file.unread}"
+            yield "info", seen, "Look at its variables by hand", EXEC
+        elif file.text is None and not file.optional:
             seen = f"{file.path} cannot be read, and the unit does not start without it"
             yield "error", seen, "Make the file, or write a dash before its name in EnvironmentFile=", EXEC
 
@@ -483,7 +642,7 @@ def search_path(service: Service, launch: Launch, host: Host) -> Found:
             if not host.programs.get(program):
                 seen = f"{program} is not reachable from the unit (PATH={':'.join(service.path)})"
                 yield "error", seen, wanted if program == "ninja" else "Install g++", "anthony-chaudhary/fak#923"
-    elif folder not in service.path:
+    elif folder and folder not in service.path:
         seen = f"{folder} is not on the unit's PATH, and FlashInfer looks for ninja there"
         yield "warning", seen, wanted, "anthony-chaudhary/fak#923"
 
@@ -562,6 +721,8 @@ def limits(service: Service, launch: Launch, host: Host) -> Found:
 
 RULES: tuple[Rule, ...] = (
     command,
+    exec_start,
+    flag_table,
     release,
     config_file,
     json_value,
@@ -663,9 +824,11 @@ def _arguments(arguments: Sequence[str], table: FlagTable) -> tuple[dict[str, ob
             faults.append(Finding("audit.flag_twice", "warning", seen, "Keep one", flags.SOURCE))
             found.pop(names[exact], None)
         names[exact] = name
-        most = len(values) if flag is None or flag.kind == "list" else int(flag.kind == "value")
+        several = exact not in flags.SECRETS if flag is None else flag.kind == "list"
+        most = len(values) if several else int(flag is None or flag.kind == "value")
         if len(values) > most:
-            seen = f"{name} is followed by {' '.join(values[most:])}, which SGLang refuses when it parses its arguments"
+            more = "more words" if _secret(name, table) else " ".join(values[most:])
+            seen = f"{name} is followed by {more}, which SGLang refuses when it parses its arguments"
             faults.append(Finding("audit.argument", "error", seen, "Remove it", flags.SOURCE))
         if flag and flag.kind != "switch" and not values and not flag.bare:
             seen = f"{name} has no value; SGLang refuses it when it parses its arguments"
@@ -698,15 +861,30 @@ def _exact(name: str, table: FlagTable) -> str:
     """A flag's own name; SGLang's parser takes any beginning that only one flag has."""
     if name not in table:
         longer = {table[spelling].name for spelling in table if spelling.startswith(name)}
+        if not table and name != "--ssl-keyfile":
+            longer = {secret for secret in flags.SECRETS if secret.startswith(name)}
         return longer.pop() if len(longer) == 1 else name
     return table[name].name
 
 
-def _secret(name: str, launch: Launch) -> bool:
-    return _exact(name, launch.table) in flags.SECRETS
+def _secret(name: str, table: FlagTable) -> bool:
+    """Whether a flag's value must not be shown; one that no table knows may be a secret's by its look."""
+    exact = _exact(name, table)
+    if exact in flags.SECRETS or exact in table:
+        return exact in flags.SECRETS
+    meant = exact.lower().replace("_", "-")
+    like = meant != "--ssl-keyfile" and any(secret.startswith(meant) for secret in flags.SECRETS)
+    return like or credentials.is_secret(meant[2:].replace("-", "_"))
+
+
+def _secret_words(arguments: Sequence[str], table: FlagTable) -> set[str]:
+    # A name that was meant as a flag's but has one dash, too.
+    dashed = [f"-{word}" if re.match("-[a-z]{3}", word) else word for word in arguments]
+    return {value for name, values in _groups(dashed) if name and _secret(name, table) for value in values}
 
 
 def _loopback(address: str) -> bool:
+    address = address.removeprefix("[").removesuffix("]")
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

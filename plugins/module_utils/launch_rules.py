@@ -9,6 +9,7 @@ by itself is judged by ``flags`` and ``flag_history``.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -193,8 +194,8 @@ class Launch:
             return None
 
     def size(self, spelling: str) -> int:
-        """A number of ranks, 1 where nothing is given."""
-        return max(self.number(spelling) or 1, 1)
+        """A number of ranks, 1 where nothing is given; none is larger than 65536 here, so that lists can be made."""
+        return min(max(self.number(spelling) or 1, 1), 1 << 16)
 
     def switch(self, spelling: str) -> bool:
         """Whether a switch is on."""
@@ -1133,7 +1134,7 @@ def nccl_level(launch: Launch) -> Verdict | None:
     level = launch.environment.get("NCCL_P2P_LEVEL", "").strip()
     if not level or level in LEVELS:
         return None
-    if level[0].isdecimal():
+    if level[0].isascii() and level[0].isdigit():
         digits = level[: len(level) - len(level.lstrip("0123456789"))]
         word = OLD_LEVELS[min(int(digits), len(OLD_LEVELS) - 1)]
         seen = f"NCCL_P2P_LEVEL is the number {level}, which NCCL takes for {word}"
@@ -1273,12 +1274,14 @@ def _local_gpus(launch: Launch) -> list[int]:
     base, step = launch.number("--base-gpu-id") or 0, launch.size("--gpu-id-step")
     local_stages = max(pipeline // count, 1)
     local_ranks = max(tensor // max(count // pipeline, 1), 1)
-    return [
+    numbers = (
         base + replica * tensor * pipeline * step + stage * local_ranks + rank * step
         for replica in range(launch.replicas)
         for stage in range(local_stages)
         for rank in range(local_ranks)
-    ]
+    )
+    # A size may be any number; no node has as many GPUs.
+    return list(itertools.islice(numbers, 1024))
 
 
 def _lacks_attention(launch: Launch, phase: str, backend: str) -> Fails | None:

@@ -107,7 +107,7 @@ environment:
   returned: success
   type: dict
 settings:
-  description: Settings of the service, every value that is in force. Environment= and ExecStart= are left out.
+  description: Settings of the service, every value in force. Environment=, SetCredential= and commands are left out.
   returned: success
   type: dict
 """
@@ -132,7 +132,7 @@ def flag_table(given: list[dict] | None, venv: Path | None) -> FlagTable:
         return FlagTable.from_json(json.dumps(given))
     try:
         return installed.flag_table(venv) if venv else FlagTable([])
-    except (OSError, ValueError):
+    except (OSError, ValueError, SyntaxError):
         return FlagTable([])
 
 
@@ -151,9 +151,10 @@ def read_model(folder: str, quantization: str) -> tuple[models.Shape | None, str
 
 def host(service: audit.Service) -> audit.Host:
     """What the unit would find on this node."""
+    user = service.last("User", "root")
     try:
-        home = pwd.getpwnam(service.last("User", "root")).pw_dir
-    except KeyError:
+        home = (pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)).pw_dir
+    except (KeyError, ValueError, OverflowError):
         home = ""
     search = os.pathsep.join(service.path)
     toolkit = service.environment.get("CUDA_HOME") or service.environment.get("CUDA_PATH") or "/usr/local/cuda"
@@ -162,13 +163,13 @@ def host(service: audit.Service) -> audit.Host:
     return audit.Host(home, programs)
 
 
-def without_secrets(values: dict) -> dict:
+def without_secrets(values: dict, secrets: frozenset) -> dict:
     """Values of which none is a secret by its own name, nor holds one."""
-    hidden = credentials.secrets(values)
     shown = {}
     for name, value in values.items():
-        secret = name in flags.SECRETS or str(value) in hidden
-        shown[name] = "***" if secret or any(part in str(value) for part in hidden) else value
+        secret = name in flags.SECRETS or credentials.is_secret(name)
+        secret = secret or audit.conceal(str(value), secrets) != str(value)
+        shown[audit.conceal(name, secrets)] = "***" if secret else value
     return shown
 
 
@@ -191,13 +192,13 @@ def main():
     given = module.params
     try:
         paths = audit.find(given["unit"])
-        text, files = audit.read(paths)
+        text, files = audit.read(paths, given["unit"])
     except OSError as error:
         module.fail_json(msg=f"{error}: name a unit of this node, or the path of its file")
-    venv = audit.parse(text, files).venv
+    venv = audit.resolve(audit.parse(text, files)).venv
     there = Path(venv) if venv and Path(venv, "bin").is_dir() else None
     table = flag_table(given["flag_table"], there)
-    service = audit.parse(text, files, table)
+    service = audit.resolve(audit.parse(text, files, table))
     versions = audit.distributions(there) if there else None
     launch = Launch(
         release=given["release"] or (versions or {}).get("sglang", ""),
@@ -217,6 +218,7 @@ def main():
     if Path(model_path, "config.json").is_file():
         shape, architecture, found = read_model(model_path, launch.text("--quantization"))
     launch = replace(launch, shape=shape, architecture=architecture)
+    found = audit.concealed(found, service.secrets)
     found += audit.judge(service, launch, host(service) if there else audit.Host())
     module.exit_json(
         changed=False,
@@ -225,13 +227,13 @@ def main():
         release=launch.release,
         patches=None if launch.patches is None else sorted(launch.patches),
         model=architecture,
-        interpreter=service.interpreter,
-        flags=without_secrets(dict(service.flags)),
-        environment=without_secrets(dict(service.environment)),
+        interpreter=audit.conceal(service.interpreter, service.secrets),
+        flags=without_secrets(dict(service.flags), service.secrets),
+        environment=without_secrets(dict(service.environment), service.secrets),
         settings={
-            name: values
+            name: [audit.conceal(value, service.secrets) for value in values]
             for name, values in service.settings.items()
-            if values and name != "Environment" and not name.startswith("Exec")
+            if values and name not in ("Environment", "SetCredential") and not name.startswith("Exec")
         },
     )
 

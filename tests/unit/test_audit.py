@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,7 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("command", "error", changed("ExecStart=", "ExecStart=/opt/run.sh")),
     ("command", "error", changed(without=["ExecStart=", "  "])),
     ("command", "info", changed("ExecStart=", "ExecStart=/usr/bin/podman run sglang")),
+    ("exec_start", "error", changed("ExecStart=/bin/true")),
     ("config_file", "info", started("--model-path /srv/kimi --config /etc/sglang.yaml")),
     ("json_value", "error", started('--model-path /srv/kimi --json-model-override-args {"a":1}')),
     (
@@ -140,6 +142,14 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ),
     ("secret_flag", "error", started("--model-path /srv/kimi --api-key hunter2")),
     ("secret_variable", "error", changed("Environment=HF_TOKEN=hf_abc")),
+    (
+        "secret_variable",
+        "error",
+        changed(
+            "ExecStart=",
+            "ExecStart=/bin/bash -c 'export HF_TOKEN=hf_abc; exec /opt/sglang/bin/python -m sglang.launch_server'",
+        ),
+    ),
     ("secret_variable", "error", changed("Environment=HTTPS_PROXY=http://me:word@proxy:3128")),
     ("exposed", "error", started("--model-path /srv/kimi --host 0.0.0.0")),
     ("exposed", "error", started("--model-path /srv/kimi --host ::")),
@@ -207,6 +217,7 @@ FILE_CASES: tuple[tuple[str, VariableFile], ...] = (
     ("variable_file", VariableFile("/etc/sglang.env", None)),
     ("secret_variable", VariableFile("/etc/sglang.env", "HF_TOKEN=hf_abc", shared=True)),
 )
+UNREAD = VariableFile("/etc/%H.env", None, unread="%H is not resolved")
 HOST_CASES: tuple[tuple[str, Host], ...] = (
     ("search_path", Host(None, {"ninja": "", "nvcc": "/x/nvcc", "c++": "/usr/bin/c++"})),
     ("search_path", Host(None, {"ninja": "/x/ninja", "nvcc": "/x/nvcc"})),
@@ -239,6 +250,8 @@ def test_every_rule_is_what_finds_its_cases(rule: audit.Rule, monkeypatch: pytes
     found += [lambda host=host: ids(GOOD, host=host) for own, host in HOST_CASES if own == name]
     if name == "release":
         found.append(lambda: ids(GOOD, replace(PLAIN, release="")))
+    if name == "flag_table":
+        found.append(lambda: ids(GOOD, replace(PLAIN, table=FlagTable([]))))
     assert found
     assert all(f"audit.{name}" in look() for look in found)
     monkeypatch.setattr(audit, "RULES", tuple(other for other in audit.RULES if other is not rule))
@@ -265,6 +278,11 @@ def test_every_rule_of_the_room_is_in_the_tuple() -> None:
         changed("PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=/dev/nvidia0 rw"),
         changed("User=root", "DynamicUser=yes"),
         changed("Type=simple"),
+        changed("ExecStart=", "ExecStart=/opt/sglang/bin/python -m sglang.launch_server"),
+        changed(
+            "ExecStart=",
+            "ExecStart=/bin/sh -c 'export HF_TOKEN=$$(cat /k) && exec /opt/sglang/bin/python -m sglang.launch_server'",
+        ),
         changed("Restart=always"),
         changed("TimeoutStopSec=", "TimeoutSec=10min"),
         started("--model-path /srv/kimi --host localhost"),
@@ -314,6 +332,8 @@ def test_flags_are_read_as_the_parser_takes_them() -> None:
         ("--tp-size --trust-remote-code", ["audit.argument"]),
         ("--tp-size 1 --tensor-parallel-size 1", ["audit.flag_twice"]),
         ("--schedule-cons 0.5", ["flag.abbreviation"]),
+        ("--schedule-cons much", ["flag.abbreviation", "flag.type"]),
+        ("--host [::1]", []),
         ("--no-such-flag", ["flag.unknown"]),
         ("--tp-size one", ["flag.type"]),
         ("--json-model-override-args {rope: 1}", ["audit.argument", "audit.json_value"]),
@@ -482,6 +502,36 @@ def test_an_instance_has_the_template_and_its_own_drop_ins(tmp_path: Path) -> No
     assert names == ["sglang@.service", "a.conf", "b.conf"]
 
 
+def test_drop_ins_of_prefixes_and_of_an_alias_count(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "etc/systemd/system/sglang-kimi-k2.service": "x",
+            "etc/systemd/system/sglang-.service.d/a.conf": "x",
+            "etc/systemd/system/sglang-kimi-.service.d/b.conf": "x",
+            "etc/systemd/system/sglang-kimi-k2.service.d/c.conf": "x",
+            "usr/lib/systemd/system/sglang-kimi-k2.service.d/hidden.conf": "x",
+            "etc/systemd/system/other-.service.d/d.conf": "x",
+        },
+    )
+    folder = tmp_path / "etc/systemd/system"
+    (folder / "sglang-kimi-k2.service.d/hidden.conf").symlink_to("/dev/null")
+    (folder / "kimi.service").symlink_to("sglang-kimi-k2.service")
+    for name in ("sglang-kimi-k2", "kimi"):
+        assert [path.name for path in audit.find(name, tmp_path)][1:] == ["a.conf", "b.conf", "c.conf"]
+    assert [path.name for path in audit.find(str(folder / "kimi.service"))][1:] == ["c.conf"]
+
+
+def test_a_masked_unit_is_said(tmp_path: Path) -> None:
+    write(tmp_path, {"usr/lib/systemd/system/kimi.service": "x", "etc/systemd/system/k2.six.service": "x"})
+    mask = tmp_path / "etc/systemd/system/kimi.service"
+    mask.symlink_to("/dev/null")
+    for name in ("kimi", str(mask)):
+        with pytest.raises(FileNotFoundError, match="masks the unit"):
+            audit.find(name, tmp_path)
+    assert len(audit.find("k2.six", tmp_path)) == 1
+
+
 def test_a_path_has_the_drop_ins_beside_it(tmp_path: Path) -> None:
     write(tmp_path, {"kimi.service": "x", "kimi.service.d/b.conf": "x", "kimi.service.d/a.conf": "x"})
     assert [path.name for path in audit.find(str(tmp_path / "kimi.service"))] == ["kimi.service", "a.conf", "b.conf"]
@@ -508,6 +558,80 @@ def test_files_of_variables_are_read_after_a_reset(tmp_path: Path) -> None:
         VariableFile(f"{tmp_path}/env", "A=1\n", optional=True, shared=False),
         VariableFile(f"{tmp_path}/gone", None, optional=False),
     )
+
+
+def test_files_of_variables_are_named_by_specifiers_and_patterns(tmp_path: Path) -> None:
+    lines = ("%N.env", "%p-%i.env", "-100%%.env", "[ab].conf", "no*", "%H.env", "pipe", "large")
+    unit = "[Service]\n" + "".join(
+        f"EnvironmentFile={line[:1] if line[0] == '-' else ''}{tmp_path}/{line.lstrip('-')}\n" for line in lines
+    )
+    contents = dict.fromkeys(("sg@x.env", "sg-x.env", "100%.env", "a.conf", "b.conf"), "A=1\n")
+    write(tmp_path, {"sg@.service": f"{unit}EnvironmentFile=relative\n", **contents, "large": "#" * (2 << 20)})
+    os.mkfifo(tmp_path / "pipe")
+    _, found = audit.read([tmp_path / "sg@.service"], "sg@x.service")
+    told = [(Path(file.path).name, file.text, file.unread) for file in found]
+    assert told == [
+        *((name, "A=1\n", "") for name in contents),
+        ("no*", None, ""),
+        ("%H.env", None, "%H is not resolved"),
+        ("pipe", None, "it is no regular file"),
+        ("large", None, "it has more than 1048576 bytes"),
+        ("relative", None, "systemd ignores what does not begin with /"),
+    ]
+    assert found[2].optional
+    (finding,) = judged(GOOD, files=[UNREAD])
+    assert (finding.id, finding.severity) == ("audit.variable_file", "info")
+    _, found = audit.read([tmp_path / "sg@.service"], str(tmp_path / "sg@.service"))
+    assert found[1].unread == "%i is not resolved"
+
+
+def test_an_interpreter_by_name_is_the_one_on_the_path(tmp_path: Path) -> None:
+    python = tmp_path / "venv/bin/python"
+    write(tmp_path, {"venv/bin/python": ""})
+    python.chmod(0o755)
+    run = "python -m sglang.launch_server"
+    by_env = f"[Service]\nEnvironment=PATH={python.parent}:/usr/bin\nExecStart=/usr/bin/env {run}"
+    by_shell = f"[Service]\nExecStart=/bin/sh -c 'source {python.parent}/activate && exec {run}'"
+    for text in (by_env, by_shell):
+        assert audit.resolve(audit.parse(text)).venv == str(tmp_path / "venv")
+    elsewhere = audit.parse(by_env.replace("PATH=", f"PATH={tmp_path}/gone/bin:"))
+    assert (audit.resolve(elsewhere), elsewhere.interpreter) == (elsewhere, "python")
+    # systemd's own search does not know the unit's PATH.
+    itself = audit.parse(f"[Service]\nEnvironment=PATH={python.parent}\nExecStart={run}")
+    assert audit.resolve(itself).venv != str(tmp_path / "venv")
+    assert "audit.search_path" not in [finding.id for finding in audit.judge(elsewhere, PLAIN)]
+
+
+@pytest.mark.parametrize(
+    ("words", "table"),
+    [
+        ("--api-key {0} --host 0.0.0.0", TABLE),
+        ("--api-key {0} {0} other", TABLE),
+        ("--api-k {0}", FlagTable([])),
+        ("--api-key {0} stray-{0}", FlagTable([])),
+        ("--ssl-keyfile-p {0} --served-model-name {0}", FlagTable([])),
+        ("--api_key {0} {0}", TABLE),
+        ("--some-token {0}", TABLE),
+        ("-api-key {0}", TABLE),
+        ("{0} --api-key={0} --api-key={0}", TABLE),
+        ("--tp-size {0} --api-key {0}", TABLE),
+    ],
+)
+def test_no_finding_says_a_secret(words: str, table: FlagTable) -> None:
+    read = audit.parse(started(words.format("s3cr3t")), table=table)
+    assert "s3cr3t" in read.secrets
+    assert "s3cr3t" not in str(audit.judge(read, replace(PLAIN, table=table)))
+
+
+def test_an_abbreviated_key_is_a_key_without_a_table() -> None:
+    read = audit.parse(started("--host 0.0.0.0 --api-k hunter2 --ssl-keyfile /k"))
+    assert read.flags == {"--host": "0.0.0.0", "--api-key": "hunter2", "--ssl-keyfile": "/k"}  # noqa: S104
+    assert read.secrets == {"hunter2"}
+
+
+def test_short_secrets_are_hidden_as_words_and_a_yes_is_none() -> None:
+    assert audit.conceal("pp 8, abc, abcd, x-8", {"8", "abcd"}) == "pp ***, abc, ***, x-***"
+    assert audit.parse("[Service]\nEnvironment=HF_HUB_DISABLE_IMPLICIT_TOKEN=1 HF_TOKEN=hf").secrets == {"hf"}
 
 
 SITE = "lib/python3.12/site-packages"
@@ -538,6 +662,9 @@ def test_patches_are_told_by_what_the_files_say(tmp_path: Path) -> None:
     write(tmp_path, {pool: "self.start_layer = min(layers)\n"})
     (tmp_path / scheduler).unlink()
     assert audit.patches(tmp_path) == {"triton-layer-probe", "swa-start-layer"}
+    engine, listed = f"{SITE}/sglang/srt/entrypoints/engine.py", "inflight_batches = [*self.running_mbs, *self.mbs]\n"
+    write(tmp_path, {scheduler: listed + abort.format("pass"), engine: f"    {audit._KEY_LOG}\n"})
+    assert audit.patches(tmp_path) == {"triton-layer-probe", "swa-start-layer", "pp-abort", "api-key-log"}
 
 
 # Field cases of this kind, by their number.

@@ -379,6 +379,8 @@ CASES = (
     case("running_requests", NEVER, STAGES, {"--max-running-requests": 64}, **WARNING),
     case("nccl_level", NEVER, STAGES, {"NCCL_P2P_LEVEL": "5"}, **WARNING),
     case("nccl_level", NEVER, STAGES, {"NCCL_P2P_LEVEL": "sys"}, **WARNING),
+    case("nccl_level", NEVER, STAGES, {"NCCL_P2P_LEVEL": "²"}, **WARNING),
+    case("nccl_level", NEVER, STAGES, {"NCCL_P2P_LEVEL": "٣"}, **WARNING),
     case("nccl_graphs", NEVER, EXPERTS, {"NCCL_GRAPH_REGISTER": "1"}, **WARNING),
     case("nccl_graphs", NEVER, EXPERTS, {"NCCL_GRAPH_REGISTER": "1"}, release="0.5.22", **WARNING),
     case(
@@ -918,3 +920,8 @@ def test_c28_a_slow_disk_stops_tensor_ranks_only() -> None:
     assert "take 660 s" in finding.seen
     assert ids(changed(STAGES, **slow)) == []
     assert ids(changed(EXPERTS, **slow | {"read_rate": 6500.0})) == []
+
+
+def test_sizes_beyond_any_node_are_judged_at_once() -> None:
+    assert "launch.gpus" in [finding.id for finding in judged(changed(STAGES, {"--tp-size": 10**20}))]
+    assert "launch.gpus" in [finding.id for finding in judged(changed(STAGES, {"--pp-size": 10**20}))]

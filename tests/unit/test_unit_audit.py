@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
+import pwd
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.inference.sglang.plugins.module_utils import audit
 from ansible_collections.inference.sglang.plugins.modules import unit_audit
 
 Read = Callable[..., dict[str, Any]]
@@ -116,6 +119,34 @@ def test_no_secret_is_returned(node: Path, read: Read) -> None:
     assert result["flags"]["--api-key"] == "***"
     assert (result["environment"]["HF_TOKEN"], result["environment"]["PROXY"]) == ("***", "***")
     assert not [secret for secret in ("hunter2", "hf_abc", "word") if secret in json.dumps(result)]
+    unit = node / "kimi.service"
+    more = "Environment=COPY=hunter2 NOTE=by-hf_abc\nSyslogIdentifier=hunter2\nSetCredential=key:s3cr3t\n"
+    unit.write_text(unit.read_text() + more)
+    result = read(unit=str(unit))
+    assert (result["environment"]["COPY"], result["environment"]["NOTE"]) == ("***", "***")
+    assert not [secret for secret in ("hunter2", "hf_abc", "s3cr3t") if secret in json.dumps(result)]
+
+
+def test_an_interpreter_by_name_is_looked_up_on_the_node(node: Path, read: Read) -> None:
+    unit = node / "kimi.service"
+    unit.write_text(unit.read_text().replace(f"ExecStart={node}/venv/bin/python", "ExecStart=/usr/bin/env python"))
+    result = read(unit=str(unit))
+    assert (result["interpreter"], result["release"]) == (f"{node}/venv/bin/python", "0.5.12.post1")
+
+
+def test_a_user_by_number_has_its_home(node: Path, read: Read) -> None:
+    unit = node / "kimi.service"
+    by_number = audit.parse(f"[Service]\nUser={os.getuid()}")
+    assert unit_audit.host(by_number).home == pwd.getpwuid(os.getuid()).pw_dir
+    unit.write_text(unit.read_text().replace(f"User={getpass.getuser()}", "User=a\0b"))
+    assert "audit.caches" in ids(read(unit=str(unit)))
+
+
+def test_sources_with_a_fault_leave_flags_unchecked(node: Path, read: Read) -> None:
+    (node / "venv/lib/python3.12/site-packages/sglang/srt/server_args.py").write_text("class (")
+    assert "audit.flag_table" in ids(read(unit=str(node / "kimi.service")))
+    given = read(unit=str(node / "kimi.service"), flag_table=TABLE)
+    assert "audit.flag_table" not in ids(given)
 
 
 def test_what_the_unit_cannot_reach_is_found_on_the_node(node: Path, read: Read) -> None:
