@@ -121,6 +121,17 @@ def journal(instance: str, lines: int) -> list[str]:
     return _output(["journalctl", "--unit", unit_name(instance), "--lines", str(lines), "--output=cat"]).splitlines()
 
 
+def telling(lines: list[str], most: int = 60) -> list[str]:
+    """Of a journal, what tells why an engine ended: the last exception that a scheduler reports, and the end.
+
+    What comes after the exception, as processes are ended, may be longer than it. At most ``most`` lines and one.
+    """
+    starts = [number for number, line in enumerate(lines) if "hit an exception" in line]
+    if not starts or len(lines) - starts[-1] <= most:
+        return lines[-most:]
+    return [*lines[starts[-1] : starts[-1] + most - 10], "…", *lines[-10:]]
+
+
 def running_digest(pid: int, root: Path = Path("/")) -> str:
     """Digest of the plan that a process was started from; empty when it carries none or has ended."""
     try:

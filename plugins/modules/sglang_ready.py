@@ -92,7 +92,7 @@ state:
   returned: outside check mode
   type: str
 journal:
-  description: The last lines of its journal.
+  description: Of its journal, the last line where it answers, else what tells why it does not.
   returned: outside check mode
   type: list
   elements: str
@@ -137,7 +137,9 @@ def main():
         "restarts": unit.restarts,
         "state": f"{unit.active} ({unit.sub}), {unit.restarts} restarts, last result {unit.result}",
         "waited": round(time.monotonic() - began, 1),
-        "journal": health.journal(parameters["name"], 1 if ready else 60),
+        "journal": health.journal(parameters["name"], 1)
+        if ready
+        else health.telling(health.journal(parameters["name"], 400)),
     }
     if ready:
         try:

@@ -279,3 +279,15 @@ def test_an_engine_that_refuses_or_is_gone(answering):
     url, _asked = answering(0, b"")
     with pytest.raises(OSError, match="does not speak HTTP"):
         health.complete(url, "tiny", "The quick")
+
+
+def test_the_journal_of_an_engine_that_died_starts_with_its_exception():
+    traceback = [f"  frame {number}" for number in range(30)]
+    ending = [f"ending {number}" for number in range(200)]
+    told = health.telling(["loading", "[PP2] Scheduler hit an exception: Traceback", *traceback, *ending], 60)
+    assert told[0] == "[PP2] Scheduler hit an exception: Traceback"
+    assert told[1:31] == traceback
+    assert told[-11:] == ["…", *ending[-10:]]
+    assert len(told) == 61
+    assert health.telling(ending, 60) == ending[-60:]
+    assert health.telling(["x hit an exception", "end"], 60) == ["x hit an exception", "end"]
