@@ -64,7 +64,7 @@ def page() -> str:
             f"| {locks} | {', '.join(release.patches)} |"
         )
     lines += ["", "## What the locks change", ""]
-    lines.append("By its own pins alone none of these releases gives a set that is coherent and imports.")
+    lines.append("Beyond SGLang's own pins, each for a fault that the releases have without it.")
     lines.append("")
     for cuda, pins in TOOLKITS.items():
         releases = span(it.version for it in table if it.cuda == cuda)
