@@ -14,9 +14,9 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import ArgumentValueError, RequiredError
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.sglang.plugins.module_utils import plan, releases, rules, settings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import releases, rules, settings, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
-from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances, role_files
+from ansible_collections.inference.sglang.plugins.plugin_utils import instances, role_files
 
 ROLES = Path(__file__).parents[2] / "roles"
 
@@ -57,7 +57,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 told += wrong
                 if given and not wrong and not option.get("no_log"):
                     values[name] = value
-        findings += [*self._of_release(values, defaults), *_of_toolkit(values), *_of_patches(values, task_vars)]
+        keyed = bool(templar.template(variables.get("sglang_server_api_key")))
+        findings += [
+            *self._of_release(values, defaults, keyed, task_vars),
+            *_of_toolkit(values),
+            *_of_patches(values, task_vars),
+        ]
         unlocked = _of_python(values)
         if variables["sglang_python_version"] != defaults["sglang_python_version"]:
             findings += unlocked
@@ -77,32 +82,33 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result.update(changed=False, findings=as_dicts(findings))
         return result
 
-    def _of_release(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Finding]:
-        """The release by name, and the instance's plan against the release's flag table and known faults.
+    def _of_release(
+        self, values: Mapping[str, Any], defaults: Mapping[str, Any], keyed: bool, task_vars: Mapping[str, Any]
+    ) -> list[Finding]:
+        """The release by name, and the instance's plan, as far as it can be made without the node, against it.
 
         What is missing of the plan is a finding of its own: the role's default stands in, so that the rest is judged.
         """
         release = str(values.get("sglang_release", ""))
         found = releases.check(release) if "sglang_release" in values else []
         known = "sglang_release" in values and not found
-        table = flag_tables.load(release if known else defaults["sglang_release"])
+        folders = tuple(str(task_vars[name]) for name in ("inventory_dir", "playbook_dir") if task_vars.get(name))
         try:
-            instance = instances.wanted(values)
+            instance = instances.wanted(values, keyed=keyed, folders=folders)
         except KeyError:
             variables = {**defaults, "model_weights_path": "/nonexistent", "ansible_facts": {}}
             templar = self._templar.copy_with_new_env(available_variables=variables)
-            instance = instances.wanted({name: templar.template(variables[name]) for name in variables} | dict(values))
-        for finding in plan.check(instance, table):
+            stand_ins = {name: templar.template(variables[name]) for name in variables}
+            instance = instances.wanted(stand_ins | dict(values), keyed=keyed, folders=folders)
+        for finding in instances.planned(instance, release if known else defaults["sglang_release"]).findings:
             room = finding.id.partition(".")[0]
             if room == "flag" and known:
                 found.append(replace(finding, seen=f"sglang_server_flags: {finding.seen}"))
-            elif known or room not in ("flag", "spelling"):
+            elif (known or room not in ("flag", "spelling", "launch")) and finding.id != "tuning.unknown":
                 found.append(finding)
         if known:
             found += rules.known_faults(
-                values.get("sglang_server_flags", {}),
-                str(values.get("sglang_python_version")),
-                releases.RELEASES[release],
+                instance.settings.flags, str(values.get("sglang_python_version")), releases.RELEASES[release]
             )
         return found
 

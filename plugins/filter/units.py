@@ -1,13 +1,13 @@
 # Copyright: The inference.sglang contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Filters that write a systemd unit; each is documented in a YAML file of its name beside this one."""
+"""Filters that write a systemd unit and the file of its API key; each is documented in a YAML file of its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from ansible.errors import AnsibleError, AnsibleFilterError
-from ansible_collections.inference.sglang.plugins.module_utils import flags, units
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, units
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
 
@@ -25,6 +25,13 @@ def systemd_environment(name: object, value: object) -> str:
         return units.quote_environment(_text(name), _text(value))
     except ValueError as error:
         raise AnsibleFilterError(f"systemd_environment: {name}: {error}") from error
+
+
+def key_file(key: object) -> str:
+    """The file that SGLang reads its API key from."""
+    if not isinstance(key, str) or credentials.judge_key(key):
+        raise AnsibleFilterError("key_file: Give ASCII characters without blanks, not beginning with a dash")
+    return credentials.key_file(key)
 
 
 def sglang_arguments(settings: object, release: str) -> list[list[str]]:
@@ -49,6 +56,7 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., object]]:
         return {
+            "key_file": key_file,
             "sglang_arguments": sglang_arguments,
             "systemd_environment": systemd_environment,
             "systemd_exec": systemd_exec,

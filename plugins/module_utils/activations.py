@@ -4,6 +4,7 @@
 
 An activation is a plan and a unit. ``/etc/sglang/<instance>/plan.json`` and the instance's unit are the wanted one; the
 folders ``good`` and ``previous`` beside the plan hold the proven ones. A slot moves only after a proof.
+The API key is in no slot: whichever activation has one is started with the newest, as a key is changed to be rid of it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Activation:
         if not isinstance(plan, dict) or any(name not in plan for name in _NEEDED):
             return {}
         return plan if all(isinstance(plan[name], str) and "\0" not in plan[name] for name in _TEXTS) else {}
+
+    @property
+    def secrets(self) -> str:
+        """Path of the file that the plan takes its API key from; empty where it has none."""
+        return str(self.settings.get("secrets") or "")
 
     @property
     def identity(self) -> str:
@@ -175,10 +181,12 @@ def judge(activation: Activation) -> list[Finding]:
         "release": wheels.read_manifest(plan["release_path"]) is not None,
         "toolkit": os.path.isdir(plan["cuda_home"]),
         "model": os.path.isdir(plan["model_path"]),
+        "secrets": not activation.secrets or os.path.isfile(activation.secrets),
     }
     paths = {"release": plan["release_path"], "toolkit": plan["cuda_home"], "model": plan["model_path"]}
+    paths["secrets"] = activation.secrets
     return [
-        Finding(f"activation.{what}_gone", "error", f"The {what} of {activation.name} is gone: {paths[what]}", FORWARD)
+        Finding(f"activation.{what}_gone", "error", f"{activation.name} lacks its {what}: {paths[what]}", FORWARD)
         for what, found in there.items()
         if not found
     ]

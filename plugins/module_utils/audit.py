@@ -8,6 +8,7 @@ engine makes of all of them by ``launch_rules``; the rules here are about the se
 
 from __future__ import annotations
 
+import difflib
 import glob
 import ipaddress
 import json
@@ -19,12 +20,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, launch_rules, units
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, Severity
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
-from ansible_collections.inference.sglang.plugins.module_utils.units import Unit
+from ansible_collections.inference.sglang.plugins.module_utils.units import SEARCH_PATH, Unit
 
 SERVICE, EXEC, KILL = "systemd.service(5)", "systemd.exec(5)", "systemd.kill(5)"
 UNIT = "systemd.unit(5)"
@@ -32,9 +34,6 @@ HERE = "docs/architecture.md"
 
 FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
 """Where units and their drop-ins are, the first that has a file of a name wins: systemd.unit(5)."""
-
-SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""A system unit's PATH where none is set; systemd leaves out /sbin and /bin where they are links."""
 
 CACHES = {
     "CUDA_CACHE_PATH": ".nv/ComputeCache",
@@ -47,6 +46,9 @@ CACHES = {
     "XDG_CACHE_HOME": ".cache",
 }
 """Where things are cached that are compiled or fetched at run time, and where in the home that is by default."""
+
+_CACHE = re.compile(r"CACHE|^(?:HF|TORCH|TRITON|XDG_[A-Z]+)_HOME$|^HOME$|^FLASHINFER_WORKSPACE_BASE$")
+_READ_ONLY = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 
 HOMES = ("/home", "/root", "/run/user")
 """What ``ProtectHome=`` is about."""
@@ -364,6 +366,37 @@ def concealed(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Findi
     ]
 
 
+def shown(values: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """Flags or variables of which none is a secret by its own name, nor holds one."""
+    hidden = frozenset(secrets)
+    found = {}
+    for name, value in values.items():
+        secret = name in flags.SECRETS or credentials.is_secret(name) or conceal(str(value), hidden) != str(value)
+        found[conceal(name, hidden)] = "***" if secret else value
+    return found
+
+
+def difference(service: Service, planned: Service) -> list[str]:
+    """A unified diff from a unit to the one that would stand in its place, both in one form, without secrets."""
+    return list(difflib.unified_diff(_lines(service), _lines(planned), "now", "planned", n=1, lineterm=""))
+
+
+def _lines(service: Service) -> list[str]:
+    """What a unit says, a setting, a variable or a flag a line, the last two by name."""
+    alike = ("Environment", "EnvironmentFile", "SetCredential", "ExecStart")
+    variables = shown(service.environment, service.secrets)
+    given = shown(service.flags, service.secrets)
+    lines = [
+        f"{name}={conceal(value, service.secrets)}"
+        for name, values in sorted(service.settings.items())
+        if name not in alike
+        for value in values
+    ]
+    lines += [f"Environment={name}={value}" for name, value in sorted(variables.items())]
+    lines.append(f"ExecStart={conceal(service.interpreter, service.secrets)} -m sglang.launch_server")
+    return lines + [f"  {name} {value}" for name, value in sorted(given.items())]
+
+
 def judge(service: Service, launch: Launch, host: Host = Host()) -> list[Finding]:
     """What is wrong with a unit: what systemd, SGLang's parser and the engine would say, then what nobody would.
 
@@ -656,6 +689,37 @@ def toolkit(service: Service, launch: Launch, host: Host) -> Found:
     elif not {"CUDA_HOME", "CUDA_PATH"} & set(service.environment):
         seen = "CUDA_HOME is not set: which nvcc compiles the kernels depends on what is installed"
         yield "warning", seen, "Set CUDA_HOME to the toolkit of the release's CUDA", HERE
+
+
+def unwritable(environment: Mapping[str, object], jit_cache: str) -> list[Finding]:
+    """Caches that the instance's own unit could not write to, or would lose, however its settings name them.
+
+    ``environment``  variable -> value, as the unit gets them
+    ``jit_cache``    folder below /var/cache that systemd makes for the unit
+
+    The unit's sandbox is ProtectSystem=strict, ProtectHome=true and PrivateTmp=true. A cache of Hugging Face that is
+    only read from may lie wherever it can be read.
+    """
+    sandbox = {"ProtectSystem": "strict", "ProtectHome": "true", "PrivateTmp": "true", "User": "sglang"}
+    settings = {name: [value] for name, value in sandbox.items()}
+    settings["CacheDirectory"] = [os.path.relpath(jit_cache, "/var/cache")]
+    service = Service(Unit({}), (), settings, "", "", {})
+    found = []
+    for name, value in environment.items():
+        path = os.path.normpath(str(value))
+        if not (_CACHE.search(name) and str(value).startswith("/")):
+            continue
+        if service.hides(path):
+            why = "lies where the unit sees nothing (ProtectHome=)"
+        elif _below(path, ("/tmp", "/var/tmp")):  # noqa: S108
+            why = "is emptied at every stop (PrivateTmp=)"
+        elif name not in _READ_ONLY and not service.writes(path):
+            why = "is read-only for the unit (ProtectSystem=)"
+        else:
+            continue
+        remedy = f"Leave {name} to the plan, or name a folder below {jit_cache}"
+        found.append(Finding("unit.cache", "error", f"{name}={path} {why}", remedy, EXEC))
+    return found
 
 
 def caches(service: Service, launch: Launch, host: Host) -> Found:

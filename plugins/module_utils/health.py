@@ -142,11 +142,16 @@ def running_digest(pid: int, root: Path = Path("/")) -> str:
     return next((item[len(prefix) :].decode() for item in variables if item.startswith(prefix)), "")
 
 
-def runs_from_its_unit(unit: UnitState, digest: str, unit_file: Path) -> bool:
-    """Whether the running process was started from the plan ``digest`` and after its unit was last written."""
+def runs_from_its_unit(unit: UnitState, digest: str, unit_file: Path, secrets: str = "") -> bool:
+    """Whether the running process was started from the plan ``digest``, after its unit and its secrets were written.
+
+    ``secrets``  path of the file that the plan takes its API key from; empty where it has none. Its time tells that the
+                 key was changed, so that nothing that everybody may read has to hold anything of the key.
+    """
     if unit.over or unit.outdated or not unit.main_pid or running_digest(unit.main_pid) != digest:
         return False
-    return unit_file.exists() and unit_file.stat().st_mtime <= unit.started
+    files = [unit_file, *([Path(secrets)] if secrets else [])]
+    return all(file.exists() and file.stat().st_mtime <= unit.started for file in files)
 
 
 def healthy(url: str, timeout: float = 5) -> bool:
@@ -158,8 +163,12 @@ def healthy(url: str, timeout: float = 5) -> bool:
         return False
 
 
-def complete(url: str, model: str, prompt: str, tokens: int = 16, timeout: float = 120) -> dict[str, Any]:
+def complete(
+    url: str, model: str, prompt: str, tokens: int = 16, timeout: float = 120, *, key: str = ""
+) -> dict[str, Any]:
     """One real greedy completion of exactly ``tokens`` tokens, as the OpenAI endpoint gives it.
+
+    ``key``  the API key; an engine without one ignores it
 
     Raises OSError when the engine cannot be reached or refuses, ValueError when its answer holds no completion.
     """
@@ -167,6 +176,8 @@ def complete(url: str, model: str, prompt: str, tokens: int = 16, timeout: float
     request = urllib.request.Request(  # noqa: S310 # the plan's own http URL
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
+    if key:
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
     try:
         with _DIRECT.open(request, timeout=timeout) as response:
             answer: Any = json.load(response)

@@ -552,7 +552,8 @@ def patch_layer_probe(launch: Launch) -> Verdict | None:
     if not needed or not launch.lacks("triton-layer-probe"):
         return None
     parts = launch.partition
-    failing = [stage for stage, layers in enumerate(parts) if sum(parts[:stage]) > layers]
+    starts = itertools.accumulate(parts, initial=0)
+    failing = [stage for stage, (start, layers) in enumerate(zip(starts, parts, strict=False)) if start > layers]
     if failing:
         what = f"stage(s) {_numbers(failing)} of {launch.pipeline} end with IndexError"
     elif parts:
@@ -608,9 +609,13 @@ def partition(launch: Launch) -> Verdict | None:
 
 def stages(launch: Launch) -> Verdict | None:
     """Each stage needs a layer. Source: ``get_pp_indices``."""
-    if launch.pipeline == 1 or not launch.partition or min(launch.partition) > 0:
+    parts = launch.partition
+    if launch.pipeline == 1 or not parts or min(parts) > 0:
         return None
-    seen = f"a stage of {','.join(map(str, launch.partition))} layers has none"
+    if "SGLANG_PP_LAYER_PARTITION" in launch.environment:
+        seen = f"SGLANG_PP_LAYER_PARTITION is {','.join(map(str, parts))}: a stage has no layer"
+    else:
+        seen = f"{sum(parts)} layers leave some of {len(parts)} stages without one"
     return Verdict(seen, Fails.BUILD, "Use fewer stages", "sglang/srt/distributed/utils.py")
 
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.gpus import MIB, Card
 from ansible_collections.inference.sglang.plugins.module_utils.models import Layer, Shape
 
 HERE = "plugins/module_utils/memory.py"
-MIB = 1 << 20
 GIB = 1 << 30
 
 # "Measured" below: two H200, SGLang 0.5.12.post1, 2026-11-29; the flags and all readings are in
@@ -68,6 +68,10 @@ MARGIN = 3 * GIB // 2
 """For what nobody counts, such as kernels that load at first use: on SM120 a process held 1.37 GiB more than planned
 (vllm-project/vllm#51590)."""
 
+CAREFUL = 0.93
+"""Largest share of a GPU's memory for weights and KV cache, unless what is promised needs more: what is left over
+serves whatever nobody counted better than tokens that nobody asked for."""
+
 MXFP4_ALIGNMENT = 256
 """Both sides of an MXFP4 expert are padded to a multiple of at most this: ``create_weights`` in
 ``srt/layers/quantization/mxfp4.py`` of 0.5.12.post1."""
@@ -75,6 +79,9 @@ MXFP4_ALIGNMENT = 256
 SPLITS, SPLIT_TOKENS = 8, 32
 """Defaults of ``--triton-attention-num-kv-splits`` and, in ``srt/layers/attention/triton_backend.py``, of
 ``_MLA_DECODE_MIN_BLOCK_KV``."""
+
+MOST_MULTIPROCESSORS = 256
+"""Taken for those of a card that is not known: more than any has."""
 
 POOL_RATIO = 0.8
 """``swa_full_tokens_ratio`` in ``srt/server_args.py``: tokens of the sliding-window pool for each of the full one."""
@@ -122,18 +129,11 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Card:
-    """One GPU: ``memory`` bytes as nvidia-smi states them (memory.total), and its streaming multiprocessors."""
-
-    memory: int
-    multiprocessors: int
-
-
-@dataclass(frozen=True)
 class Load:
     """What is promised, and how the engine runs. ``context`` and ``chunk`` in tokens, batches in requests a rank.
 
-    ``context``          ``--context-length``: what each of ``concurrency`` requests may hold at the same time
+    ``context``          ``--context-length``: what one request may hold
+    ``held``             what each of ``concurrency`` requests may hold at the same time; 0 for ``context``
     ``chunk``            ``--chunked-prefill-size``; divided among attention data ranks as SGLang does
     ``running``          ``--max-running-requests``; 0 for ``concurrency``. Left to SGLang it can be 4096
     ``graph_batch``      largest decode batch to capture, of which SGLang captures up to ``running``; 0 without graphs
@@ -153,6 +153,7 @@ class Load:
     prefill_graphs: bool = False
     adaptive_splits: bool = True
     page: int = 1
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -287,28 +288,16 @@ def best_partition(shape: Shape, layout: Layout, load: Load) -> tuple[int, ...]:
     return best[count][1]
 
 
-def layout_findings(layout: Layout, layers: int) -> list[Finding]:
-    """What makes a layout meaningless, most of which SGLang says only after it has loaded the weights, or never.
+def sound(layout: Layout, layers: int) -> bool:
+    """Whether the sizes go together, for a model of so many layers.
 
-    ``get_pp_indices`` checks a partition's sums; that expert ranks divide tensor ranks is checked for FP8 checkpoints
-    alone (``check_quantized_moe_compatibility`` in ``srt/model_executor/model_runner.py`` of 0.5.12.post1).
+    What is wrong with them otherwise is said by the rules ``partition``, ``stages``, ``expert_size`` and
+    ``attention_groups`` of ``launch_rules``.
     """
-    findings = []
-    for name, size in (("expert", layout.expert), ("attention data", layout.attention_data)):
-        if layout.tensor % size:
-            seen = f"{name} size {size} does not divide tensor size {layout.tensor}"
-            findings.append(Finding("memory.layout", "error", seen, f"Use tensor size {size} or a multiple", HERE))
-    seen = ""
-    if layout.partition and len(layout.partition) != layout.pipeline:
-        seen = f"the partition has {len(layout.partition)} numbers for {layout.pipeline} stages"
-    elif layout.partition and sum(layout.partition) != layers:
-        seen = f"the partition adds up to {sum(layout.partition)} layers, the model has {layers}"
-    elif min(layout.partition or default_partition(layers, layout.pipeline)) < 1:
-        seen = f"{layers} layers leave one of {layout.pipeline} stages without a layer"
-    if seen:
-        remedy = f"Use at most {layers} stages, and one number above 0 a stage, {layers} in all"
-        findings.append(Finding("memory.partition", "error", seen, remedy, HERE))
-    return findings
+    if layout.tensor % layout.expert or layout.tensor % layout.attention_data or layout.pipeline > layers:
+        return False
+    parts = layout.partition or default_partition(layers, layout.pipeline)
+    return len(parts) == layout.pipeline and sum(parts) == layers and min(parts) > 0
 
 
 def rank_bytes(shape: Shape, layout: Layout, batch: int = 0) -> tuple[int, ...]:
@@ -336,11 +325,14 @@ def usable_bytes(card: Card, layout: Layout) -> int:
 
 
 def decode_splits(shape: Shape, load: Load, multiprocessors: int) -> int:
-    """Parts in which Triton's decode attention computes one request: ``_mla_decode_kv_splits_cap``."""
+    """Parts in which Triton's decode attention computes one request: ``_mla_decode_kv_splits_cap``.
+
+    0 ``multiprocessors`` are as many as a card may have.
+    """
     if shape.attention != "mla" or not load.adaptive_splits:
         return SPLITS
     parts = -(-load.context // SPLIT_TOKENS)
-    return max(SPLITS, min(_power_of_two(multiprocessors), _power_of_two(parts)))
+    return max(SPLITS, min(_power_of_two(multiprocessors or MOST_MULTIPROCESSORS), _power_of_two(parts)))
 
 
 def decode_buffer(shape: Shape, layout: Layout, load: Load, multiprocessors: int, batch: int) -> int:
@@ -358,11 +350,11 @@ def decode_buffer(shape: Shape, layout: Layout, load: Load, multiprocessors: int
 
 def plan(shape: Shape, layout: Layout, card: Card, load: Load) -> Budget:
     """The fraction that serves what is promised, or a finding that names the fullest stage, what is missing there and
-    what would fit. Raises ModelError for a KV cache type whose size is not known.
+    what would fit. A layout that is not ``sound`` has no stages. Raises ModelError for a KV cache type whose size is
+    not known.
     """
-    faults = layout_findings(layout, len(shape.layers))
-    if faults:
-        return Budget((), usable_bytes(card, layout), _promised(layout, load), findings=tuple(faults))
+    if not sound(layout, len(shape.layers)):
+        return Budget((), usable_bytes(card, layout), _promised(layout, load))
     budget = _budget(shape, layout, card, load)
     findings = []
     better = budget
@@ -469,7 +461,7 @@ def _budget(shape: Shape, layout: Layout, card: Card, load: Load) -> Budget:
     pool = min((usable - stage.weights - stage.reserve) * widest / stage.token for stage in stages)
     most = math.floor((heaviest + pool) / usable * 1000) / 1000
     least = math.ceil((heaviest + widest * promised) / usable * 1000) / 1000
-    fraction = min(max(most, least), 0.999)
+    fraction = min(max(min(most, CAREFUL), least), 0.999)
     return replace(budget, fraction=fraction, tokens=budget.tokens_at(fraction, load.page))
 
 
@@ -477,7 +469,7 @@ def _alternatives(shape: Shape, layout: Layout, card: Card, load: Load) -> Itera
     """Changes that make it fit, those first that take least from what was promised."""
 
     def fits(layout: Layout, load: Load) -> bool:
-        return not layout_findings(layout, len(shape.layers)) and _budget(shape, layout, card, load).fits
+        return sound(layout, len(shape.layers)) and _budget(shape, layout, card, load).fits
 
     if layout.pipeline > 1:
         even = replace(layout, partition=best_partition(shape, layout, load))
@@ -499,11 +491,13 @@ def _alternatives(shape: Shape, layout: Layout, card: Card, load: Load) -> Itera
     fewer = _most(load.concurrency - 1, lambda count: fits(layout, replace(load, concurrency=count)))
     if fewer:
         yield Alternative(f"{fewer} requests at once", layout, replace(load, concurrency=fewer))
-    steps = _most(
-        (load.context - 1) // CONTEXT_STEP, lambda count: fits(layout, replace(load, context=count * CONTEXT_STEP))
-    )
+    held = _most((load.held - 1) // CONTEXT_STEP, lambda count: fits(layout, _holding(load, count * CONTEXT_STEP)))
+    if held:
+        less = _holding(load, held * CONTEXT_STEP)
+        yield Alternative(f"{less.held} tokens held by each request at once", layout, less)
+    steps = _most((load.context - 1) // CONTEXT_STEP, lambda count: fits(layout, _within(load, count * CONTEXT_STEP)))
     if steps:
-        shorter = replace(load, context=steps * CONTEXT_STEP)
+        shorter = _within(load, steps * CONTEXT_STEP)
         yield Alternative(f"a context of {shorter.context} tokens", layout, shorter)
     gpus = layout.gpus
     while gpus <= MOST_GPUS:
@@ -587,8 +581,18 @@ def _token(shape: Shape, layout: Layout, load: Load, layers: Iterable[Layer]) ->
 
 
 def _promised(layout: Layout, load: Load) -> int:
+    """Tokens: what the requests of one attention data rank hold, and at least one request of the whole context."""
     requests = -(-load.concurrency // layout.attention_data)
-    return requests * -(-load.context // load.page) * load.page
+    pages = max(requests * -(-(load.held or load.context) // load.page), -(-load.context // load.page))
+    return pages * load.page
+
+
+def _holding(load: Load, tokens: int) -> Load:
+    return replace(load, held=tokens)
+
+
+def _within(load: Load, tokens: int) -> Load:
+    return replace(load, context=tokens, held=min(load.held, tokens))
 
 
 def _running(layout: Layout, load: Load) -> int:

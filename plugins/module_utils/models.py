@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -211,12 +212,12 @@ class Shape:
         """Layers with routed experts."""
         return len(self.layers) - self.dense_layers
 
-    @property
+    @cached_property
     def size(self) -> Size:
         """What is loaded to serve without speculating, each part counted once."""
         return _sum(layer.size for layer in self.layers) + self.embedding + self.head + self.vision
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """Weights that take part in one token: of the embedding a row, of the experts those chosen, no vision tower."""
         routed = sum(layer.routed.parameters for layer in self.layers)
@@ -263,6 +264,16 @@ def load(folder: Path, online: str = "") -> tuple[Shape, list[Finding]]:
     ``online`` is the ``--quantization`` by which an unquantised checkpoint is packed while it loads.
     Raises ModelError; never reads more of a weight file than its header.
     """
+    config, index, quantization = files(folder)
+    return read(config, index=index, quantization=quantization, online=online)
+
+
+def files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+    """What ``read`` takes of the model in ``folder``: ``config.json``, index, ``hf_quant_config.json`` if there is one.
+
+    Of the index, or of the weight files' headers where there is none, what ``read`` looks at: the size in all, and one
+    name a layer. Raises ModelError.
+    """
     config = _json(folder / "config.json")
     if config is None:
         own = (folder / "params.json").is_file()
@@ -273,7 +284,13 @@ def load(folder: Path, online: str = "") -> tuple[Shape, list[Finding]]:
             "Name a folder in the format of Hugging Face, with config.json and model*.safetensors",
         )
     index = _json(folder / "model.safetensors.index.json") or _headers(sorted(folder.glob("*.safetensors")))
-    return read(config, index=index, quantization=_json(folder / "hf_quant_config.json"), online=online)
+    names: dict[str, str] = {}
+    for name in _mapping(index.get("weight_map")):
+        layer = re.search(r"layers\.\d+\.", name)
+        names.setdefault(layer[0] if layer else "", name)
+    size = _mapping(index.get("metadata")).get("total_size")
+    brief = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys(names.values(), "")}
+    return config, brief, _json(folder / "hf_quant_config.json")
 
 
 def read(

@@ -277,7 +277,7 @@ def listeners(port: int, root: Path) -> list[Listener]:
     for inode, address in sockets.items():
         pid = owners.get(inode, 0)
         process = root / "proc" / str(pid)
-        found.append(Listener(address, port, pid, _first_line(process / "comm"), _unit(process)))
+        found.append(Listener(address, port, pid, _first_line(process / "comm"), unit_of(process)))
     return found
 
 
@@ -517,10 +517,17 @@ def _descriptors(folder: Path) -> list[str]:
     return targets
 
 
-def _unit(process: Path) -> str:
-    """The systemd service of a process: the innermost one its control group names, in either cgroup version."""
+def unit_of(process: Path) -> str:
+    """The systemd service of a process, by its folder in ``/proc``: the innermost one that its control group names, in
+    either cgroup version.
+    """
     for line in _lines(process / "cgroup"):
         services = [part for part in line.split(":", 2)[-1].split("/") if part.endswith(".service")]
         if services:
             return services[-1]
     return ""
+
+
+def cgroup_of(process: Path) -> str:
+    """The control group of a process: the deepest of its hierarchies; empty for one that has ended."""
+    return max((line.split(":", 2)[-1] for line in _lines(process / "cgroup")), key=len, default="")

@@ -7,13 +7,15 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import credentials, flags, spellings, units
+from ansible_collections.inference.sglang.plugins.module_utils import audit, credentials, flags, spellings, units
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.models import Shape
 from ansible_collections.inference.sglang.plugins.module_utils.settings import type_of
 
 # The running process carries the plan's digest in this variable, so that a unit newer than its process is noticed.
@@ -21,6 +23,12 @@ DIGEST_VARIABLE = "SGLANG_PLAN_DIGEST"
 
 # What the roles' variables have before the name of a setting.
 PREFIX = "sglang_server_"
+
+LEAST_START = 1800
+"""Seconds that a start may take at least: kernels are compiled at a first one."""
+
+READ_RATE = 1000.0
+"""MB/s of reading weights that is taken where nobody measured: a slow NVMe, or a good network."""
 
 # Written as flags by the plan itself; the setting that each of them comes from.
 _OWN_FLAGS = {
@@ -35,18 +43,21 @@ _OWN_FLAGS = {
 class Settings:
     """What the user wrote, and where the earlier roles put things on the node.
 
+    ``bin_path``       folder of the programs that a unit starts with
     ``jit_cache``      folder of compiled kernels, inside the unit's CacheDirectory
     ``cuda_arch``      what FlashInfer compiles for (``12.0f``)
     ``flags``          exact SGLang flags
     ``environment``    variables that win over the plan's own
-    ``start_timeout``  seconds within which the instance must answer
+    ``start_timeout``  seconds within which the instance must answer; None only until ``start_timeout`` tells
     ``stop_timeout``   seconds that requests in flight have at a stop
     ``restart_limit``  how often a failing engine is started before systemd gives up
     ``serving``        settings that mean the same in every release (``spellings`` room), name to value
+    ``keyed``          whether clients must send a key, which stands in ``secrets`` of the plan
     """
 
     name: str
     user: str
+    bin_path: str
     release_path: str
     cuda_home: str
     jit_cache: str
@@ -57,10 +68,11 @@ class Settings:
     port: int
     flags: Mapping[str, object]
     environment: Mapping[str, object]
-    start_timeout: int
+    start_timeout: int | None
     stop_timeout: int
     restart_limit: int
     serving: Mapping[str, object] = field(default_factory=dict)
+    keyed: bool = False
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -97,6 +109,7 @@ def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
         *flags.check(settings.flags, table),
         *spellings.check(settings.serving, settings.flags, table, PREFIX),
         *_out_of_range(settings),
+        *audit.unwritable(settings.environment, settings.jit_cache),
     ]
     for spelling in settings.flags:
         flag = table.get("--" + str(spelling).strip().lstrip("-"))
@@ -137,13 +150,13 @@ def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
                         "systemd.exec(5)",
                     )
                 )
-    if not _is_loopback(settings.host):
+    if not _is_loopback(settings.host) and not settings.keyed:
         findings.append(
             Finding(
                 "plan.exposed",
                 "error",
                 f"sglang_server_host is {settings.host}: whoever reaches it could use the engine without a key",
-                "Keep 127.0.0.1 and put an authenticating proxy in front",
+                "Set sglang_server_api_key, from Ansible Vault; or keep 127.0.0.1",
                 "docs/architecture.md",
             )
         )
@@ -165,10 +178,13 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         **spellings.spell(settings.serving, table),
         **settings.flags,
     }
+    patience = settings.start_timeout or LEAST_START
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    secrets = f"/etc/sglang/{settings.name}/secrets.yml" if settings.keyed else ""
     plan: dict[str, Any] = {
         "name": settings.name,
         "user": settings.user,
+        "bin_path": settings.bin_path,
         "release_path": settings.release_path,
         "cuda_home": settings.cuda_home,
         "jit_cache": settings.jit_cache,
@@ -176,18 +192,29 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "served_name": settings.served_name,
         "url": f"http://{host}:{settings.port}",
         "command": [f"{settings.release_path}/bin/python", "-m", "sglang.launch_server"],
-        "arguments": flags.arguments(given, table),
+        "arguments": flags.arguments(given, table) + ([["--config", secrets]] if secrets else []),
         "environment": environment(settings),
-        "start_timeout": settings.start_timeout,
+        "start_timeout": patience,
         "stop_timeout": settings.stop_timeout,
+        "secrets": secrets,
         "restart_limit": settings.restart_limit,
         # Long enough that starts which hang until they are ended count as well; 10 is the unit's RestartSec.
-        "restart_interval": settings.restart_limit * (settings.start_timeout + settings.stop_timeout + 10),
+        "restart_interval": settings.restart_limit * (patience + settings.stop_timeout + 10),
     }
     content = json.dumps(plan, sort_keys=True).encode()
     plan["digest"] = hashlib.sha256(content).hexdigest()[:12]
     plan["environment"][DIGEST_VARIABLE] = plan["digest"]
     return plan
+
+
+def start_timeout(shape: Shape | None, read_rate: float | None) -> int:
+    """Seconds that a start may take: three times the reading of the weights, half an hour at least (field case C20).
+
+    ``read_rate``  MB/s; ``READ_RATE`` where nobody measured
+    """
+    if shape is None:
+        return LEAST_START
+    return max(LEAST_START, math.ceil(3 * shape.size.bytes / 1e6 / (read_rate or READ_RATE)))
 
 
 def as_user(user: str) -> list[str]:
@@ -212,6 +239,7 @@ def _out_of_range(settings: Settings) -> list[Finding]:
             Finding("plan.user", "error", f"sglang_user is {settings.user!r}", "Name a user for the engine alone")
         )
     paths = {
+        "sglang_root": settings.bin_path,
         "sglang_release_path": settings.release_path,
         "cuda_toolkit_home": settings.cuda_home,
         "flashinfer_cache_path": settings.jit_cache,
@@ -244,7 +272,7 @@ def _out_of_range(settings: Settings) -> list[Finding]:
         "sglang_server_restart_limit": (settings.restart_limit, 1, 1000),
     }
     for name, (value, least, most) in ranges.items():
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             findings.append(
                 Finding("plan.range", "error", f"{name} is {value}", f"Set it to a number from {least} to {most}")
             )

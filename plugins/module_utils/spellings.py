@@ -27,16 +27,49 @@ class Setting:
                    A setting that is a switch writes its flags when it is true
     ``least``      smallest number that makes sense; None where the value is no number
     ``off``        the value, besides null and false, that writes no flag
+    ``when_false`` a switch that writes its flags when it is false
     """
 
     meaning: str
     spellings: tuple[Spelling, ...]
     least: int | None = None
     off: object = None
+    when_false: bool = False
+
+
+def _same(flag: str, meaning: str, least: int | None = None, off: object = None) -> Setting:
+    """A setting that is one flag, the same in every release."""
+    return Setting(meaning, ({flag: VALUE},), least, off)
 
 
 # Each pair was read in sglang/srt/server_args.py of the two releases at the border; the border itself is in the tables.
 SETTINGS: dict[str, Setting] = {
+    "tensor_parallel": _same("--tp-size", "GPUs that every layer is split over", 1),
+    "pipeline_parallel": _same("--pp-size", "stages that the layers are dealt to", 1),
+    "expert_parallel": _same("--ep-size", "groups of tensor ranks that share out the experts", 1, 1),
+    "attention_data_parallel": Setting(
+        "data-parallel attention groups inside the tensor-parallel group",
+        ({"--attn-dp-size": VALUE}, {"--dp-size": VALUE, "--enable-dp-attention": True}),
+        least=1,
+        off=1,
+    ),
+    "context_length": _same("--context-length", "tokens that one request may hold", 1),
+    "max_running_requests": _same("--max-running-requests", "requests that run at a time", 1),
+    "micro_batch_size": _same("--pp-max-micro-batch-size", "requests in one micro-batch of a pipeline", 1),
+    "async_depth": _same("--pp-async-batch-depth", "micro-batches on their way beyond one a stage", 0),
+    "chunked_prefill_size": _same(
+        "--chunked-prefill-size", "tokens of a prompt that are computed at once; -1: all", -1
+    ),
+    "memory_fraction": _same("--mem-fraction-static", "share of a GPU's memory for weights and KV cache"),
+    "quantization": _same("--quantization", "quantisation of the weights"),
+    "kv_cache_type": _same("--kv-cache-dtype", "type of the KV cache's values", off="auto"),
+    "attention_backend": _same("--attention-backend", "kernels of attention", off="auto"),
+    "moe_backend": _same("--moe-runner-backend", "kernels of the experts", off="auto"),
+    "expert_all_to_all": _same("--moe-a2a-backend", "how expert-parallel ranks exchange tokens"),
+    "grammar_backend": _same("--grammar-backend", "engine of structured output"),
+    "tool_call_parser": _same("--tool-call-parser", "form of the model's tool calls"),
+    "reasoning_parser": _same("--reasoning-parser", "form of the model's reasoning"),
+    "trust_remote_code": Setting("code in the model's folder is run", ({"--trust-remote-code": True},)),
     "cuda_graph_max_batch_size": Setting(
         "largest batch, in requests, that decoding has a CUDA graph for",
         ({"--cuda-graph-max-bs-decode": VALUE}, {"--cuda-graph-max-bs": VALUE}),
@@ -46,28 +79,24 @@ SETTINGS: dict[str, Setting] = {
         "batch sizes, in requests, that decoding has CUDA graphs for",
         ({"--cuda-graph-bs-decode": VALUE}, {"--cuda-graph-bs": VALUE}),
     ),
-    "cuda_graph_disabled": Setting(
-        "no CUDA graphs, neither for decoding nor for prefill",
+    "cuda_graphs": Setting(
+        "CUDA graphs, for decoding and for prefill",
         (
             {"--cuda-graph-backend-decode": "disabled", "--cuda-graph-backend-prefill": "disabled"},
             # Up to 0.5.13.post1, --disable-cuda-graph leaves the piecewise graphs of prefill on.
             {"--disable-cuda-graph": True, "--disable-piecewise-cuda-graph": True},
         ),
+        when_false=True,
     ),
-    "prefill_cuda_graph_disabled": Setting(
-        "no CUDA graphs for prefill",
+    "prefill_cuda_graphs": Setting(
+        "CUDA graphs for prefill",
         ({"--cuda-graph-backend-prefill": "disabled"}, {"--disable-piecewise-cuda-graph": True}),
+        when_false=True,
     ),
     "prefill_cuda_graph_max_tokens": Setting(
         "largest prefill, in tokens, that has a CUDA graph",
         ({"--cuda-graph-max-bs-prefill": VALUE}, {"--piecewise-cuda-graph-max-tokens": VALUE}),
         least=1,
-    ),
-    "attention_data_parallel_size": Setting(
-        "data-parallel attention groups inside the tensor-parallel group",
-        ({"--attn-dp-size": VALUE}, {"--dp-size": VALUE, "--enable-dp-attention": True}),
-        least=1,
-        off=1,
     ),
     "prefill_context_parallel": Setting(
         "context parallelism for prefill",
@@ -151,11 +180,15 @@ def check(
 
 
 def _set(given: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name: value
-        for name, value in given.items()
-        if value is not None and value is not False and value not in ("", [], SETTINGS[name].off)
-    }
+    return {name: value for name, value in given.items() if is_set(name, value)}
+
+
+def is_set(name: str, value: object) -> bool:
+    """Whether a setting's value writes a flag."""
+    setting = SETTINGS[name]
+    if value is None or setting.when_false or isinstance(value, bool):
+        return value is (not setting.when_false)
+    return value not in ("", [], setting.off)
 
 
 def _of(name: str, table: FlagTable) -> Spelling | None:

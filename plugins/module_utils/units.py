@@ -16,9 +16,15 @@ from ansible_collections.inference.sglang.plugins.module_utils.findings import F
 
 SOURCE = "systemd.service(5)"
 
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""A system unit's PATH where none is set; systemd leaves out /sbin and /bin where they are links."""
+
 _QUOTING_REMEDY = "Close the quotes and double the backslashes that stand for themselves"
 
 _WHITESPACE = " \t\n\r"
+# What systemd's utf8_is_valid() refuses: U+FDD0 to U+FDEF, and the last two of each plane.
+_LAST_TWO = "".join(chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))
+_NONCHARACTERS = re.compile(f"[\ufdd0-\ufdef{_LAST_TWO}]")
 _ESCAPES = {chr(code): f"\\x{code:02x}" for code in (*range(1, 32), 127)}
 _ESCAPES |= {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", '"': r"\""}
 _UNESCAPES = {**dict(zip("abfnrtvs", "\a\b\f\n\r\t\v ", strict=True)), "\\": "\\", '"': '"', "'": "'"}
@@ -29,7 +35,7 @@ def quote_exec(argument: str) -> str:
     """One argument of ExecStart=, so that the program receives it unchanged.
 
     Not for the program's own path, in which systemd does not replace ``$$``. Raises ValueError for text that no
-    program can be given (NUL, or not encodable as UTF-8).
+    program can be given (NUL, or not encodable as UTF-8) or no unit can hold (noncharacters of Unicode).
     """
     return _quote(argument.replace("%", "%%").replace("$", "$$"))
 
@@ -48,6 +54,8 @@ def _quote(text: str) -> str:
         return text
     if "\0" in text:
         raise ValueError("A program cannot be given a NUL character")
+    if noncharacter := _NONCHARACTERS.search(text):
+        raise ValueError(f"systemd refuses a line with the noncharacter U+{ord(noncharacter[0]):04X}")
     text.encode()
     quoted = "".join(_ESCAPES.get(character, character) for character in text)
     return f'"{quoted}"'

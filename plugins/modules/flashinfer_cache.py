@@ -6,10 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: flashinfer_cache
-short_description: Compile FlashInfer modules into a release's kernel cache
+short_description: Compile kernels into a release's kernel cache
 description:
-  - Compiles the named modules with the given toolkit, as the user that serves, and checks that each library holds
-    machine code for the architecture. Needs no GPU and downloads nothing.
+  - Compiles the named kernels of FlashInfer and of SGLang with the given toolkit, as the user that serves, and checks
+    that each library holds machine code for the architecture. Needs no GPU and downloads nothing.
+  - Runs as many compilers at a time as the node has processors, and memory for (E(MAX_JOBS)), unless O(environment)
+    says how many.
+  - A kernel that cannot be compiled fails the module and leaves the others in the cache. A name that the release has
+    not fails before anything is compiled.
   - Refuses a release whose FlashInfer is not the version of its lock.
 author:
   - The inference.sglang contributors (@inference-sglang)
@@ -25,12 +29,15 @@ options:
     type: path
     required: true
   modules:
-    description: The modules to compile.
+    description:
+      - The kernels to compile, a FlashInfer module (V(sampling)) or a kernel of SGLang's own with its template
+        arguments (V(activation\(bfloat16\))).
     type: list
     elements: str
     required: true
   architectures:
-    description: What to compile for, as E(FLASHINFER_CUDA_ARCH_LIST) takes it.
+    description:
+      - What to compile for, as E(FLASHINFER_CUDA_ARCH_LIST) takes it. SGLang's own kernels take one architecture only.
     type: str
     required: true
   version:
@@ -46,17 +53,19 @@ options:
     type: str
     required: true
   build_script:
-    description: Python source that compiles the modules named in its arguments.
+    description: Python source that compiles the kernels named in its arguments.
     type: str
     required: true
 """
 
 EXAMPLES = r"""
-- name: Compile the norm kernels
+- name: Compile what samples, and the MLP's activation
   inference.sglang.flashinfer_cache:
     release_path: /opt/sglang/releases/0.5.12.post1-0a1b2c3d-none
     cache_path: /var/cache/sglang/0.5.12.post1-0a1b2c3d-none-13.0-4e5f6a7b
-    modules: [norm]
+    modules:
+      - sampling
+      - activation(bfloat16)
     architectures: 12.0f
     version: 0.6.11.post1
     environment: "{{ plan.environment }}"
@@ -66,9 +75,20 @@ EXAMPLES = r"""
 
 RETURN = r"""
 libraries:
-  description: Module to its library and the architectures that it holds. Empty in check mode on a node that lacks them.
+  description: Kernel to its library and the architectures that it holds. Empty in check mode on a node that lacks them.
   returned: success
   type: dict
+compiled:
+  description: The kernels that this call compiled, or would compile in check mode.
+  returned: success
+  type: list
+  elements: str
+  sample: [sampling]
+seconds:
+  description: How long each of them took. Empty in check mode.
+  returned: success
+  type: dict
+  sample: {"sampling": 83.3}
 """
 
 import os
@@ -77,7 +97,7 @@ import shutil
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import cubins, plan, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import cubins, kernel_builds, plan, wheels
 
 
 def make_folder(cache: Path, user: str) -> None:
@@ -89,30 +109,37 @@ def make_folder(cache: Path, user: str) -> None:
         raise wheels.InstallError(f"{unknown}: the sglang role makes the user, with a group of its name") from unknown
 
 
-def build(module: AnsibleModule, missing: list[str]) -> dict:
-    """Compile the missing modules and judge their libraries. Raises InstallError where one is wrong."""
+def build(module: AnsibleModule, missing: list[str]) -> tuple[dict, dict, list[str]]:
+    """Compile what is missing: libraries, seconds, and what went wrong. Raises InstallError where nothing was tried."""
     parameters = module.params
-    python = f"{parameters['release_path']}/bin/python"
-    status, output, error = module.run_command(
-        [*plan.as_user(parameters["user"]), python, "-", *missing],
+    given = parameters["environment"]
+    cpus, meminfo = len(os.sched_getaffinity(0)), Path("/proc/meminfo").read_text(encoding="utf-8")
+    variables = {**kernel_builds.environment(given, cpus, meminfo), **given}
+    _status, output, error = module.run_command(
+        [*plan.as_user(parameters["user"]), f"{parameters['release_path']}/bin/python", "-", *missing],
         expand_user_and_vars=False,
         data=parameters["build_script"],
-        environ_update={name: str(value) for name, value in parameters["environment"].items()},
+        environ_update={name: str(value) for name, value in variables.items()},
         cwd=parameters["cache_path"],
     )
-    if status != 0:
+    try:
+        report = wheels.report(output)
+    except wheels.InstallError as nothing:
         words = (output + error).strip()[-3000:]
-        raise wheels.InstallError(f"FlashInfer could not compile {', '.join(missing)}:\n{words}")
+        raise wheels.InstallError(f"Nothing was compiled of {', '.join(missing)}:\n{words}") from nothing
     wanted = {int(re.sub(r"\D", "", item)) for item in parameters["architectures"].split()}
     libraries = {}
-    for name, path in wheels.report(output)["libraries"].items():
+    wrong = [
+        f"{name} could not be compiled, with MAX_JOBS={variables['MAX_JOBS']}:\n{words}"
+        for name, words in report.get("failed", {}).items()
+    ]
+    for name, path in report["libraries"].items():
         held = cubins.architectures(Path(path).read_bytes())
-        if not wanted <= held:
-            raise wheels.InstallError(
-                f"{path} holds code for {sorted(held)}, not for {sorted(wanted)}: check cuda_toolkit_home"
-            )
-        libraries[name] = {"path": path, "architectures": sorted(held)}
-    return libraries
+        if wanted <= held:
+            libraries[name] = {"path": path, "architectures": sorted(held)}
+        else:
+            wrong.append(f"{path} holds code for {sorted(held)}, not for {sorted(wanted)}: check cuda_toolkit_home")
+    return libraries, report.get("seconds", {}), wrong
 
 
 def main():
@@ -147,17 +174,23 @@ def main():
     missing = [name for name in parameters["modules"] if name not in libraries]
     folder = Path(parameters["cache_path"])
     changed = bool(missing) or not folder.is_dir()
+    seconds, wrong = {}, []
     if changed and not module.check_mode:
         os.umask(0o022)  # whatever it is for root
         try:
             make_folder(folder, parameters["user"])
-            libraries.update(build(module, missing) if missing else {})
+            if missing:
+                built, seconds, wrong = build(module, missing)
+                libraries.update(built)
         except (wheels.InstallError, OSError) as failure:
             module.fail_json(msg=str(failure))
+        # With those that a failure leaves, so that the next run compiles only what failed.
         wheels.write_manifest(
             parameters["cache_path"], {"built_for": parameters["architectures"], "libraries": libraries}
         )
-    module.exit_json(changed=changed, libraries=libraries)
+    if wrong:
+        module.fail_json(msg="\n".join(wrong))
+    module.exit_json(changed=changed, libraries=libraries, compiled=missing, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: launch_check
 short_description: Check that an instance would start, before anything is stopped
 description:
-  - As the service user and in the unit's environment, reads the model's files and gives the flags to the release's own
-    parser.
+  - As the service user and in exactly the unit's environment, looks for the programs that compile kernels, reads the
+    model's files and gives the flags to the release's own parser, which gets a stand-in for the API key.
   - A plan that was checked before (its digest is in O(checked)) is not checked again. In check mode, a release or model
     that is not there yet cannot be checked.
 author:
@@ -18,7 +18,7 @@ extends_documentation_fragment:
   - inference.sglang.attributes
 options:
   plan:
-    description: The plan, from P(inference.sglang.serving_plan#filter).
+    description: The plan, from M(inference.sglang.serving_plan).
     type: dict
     required: true
   checked:
@@ -53,6 +53,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.inference.sglang.plugins.module_utils import wheels
 from ansible_collections.inference.sglang.plugins.module_utils.plan import as_user
+from ansible_collections.inference.sglang.plugins.module_utils.units import SEARCH_PATH
 
 
 def last_checked(path: str) -> str:
@@ -61,6 +62,21 @@ def last_checked(path: str) -> str:
         return json.loads(Path(path).read_text(encoding="utf-8"))["digest"]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def words(plan: dict) -> list[str]:
+    """The plan's arguments. SGLang judges whether there is a key; the file of the real one may not be there yet."""
+    arguments = [[str(word) for word in argument] for argument in plan["arguments"]]
+    if plan.get("secrets"):
+        key_file = ["--config", plan["secrets"]]
+        arguments = [["--api-key", "stand-in"] if argument == key_file else argument for argument in arguments]
+    return [word for argument in arguments for word in argument]
+
+
+def environment(plan: dict) -> list[str]:
+    """What systemd gives a unit of its own, and the unit's."""
+    given = {"LANG": "C.UTF-8", "PATH": SEARCH_PATH, "USER": plan["user"], "LOGNAME": plan["user"]}
+    return [f"{name}={value}" for name, value in (given | plan["environment"]).items()]
 
 
 def main():
@@ -81,12 +97,11 @@ def main():
         module.exit_json(changed=False, checked=False)
     if release is None:
         module.fail_json(msg=f"No complete release lies in {plan['release_path']}: run the sglang role first")
-    flags = [str(word) for argument in plan["arguments"] for word in argument]
+    python = ["env", "--ignore-environment", *environment(plan), plan["command"][0]]
     status, output, error = module.run_command(
-        [*as_user(plan["user"]), plan["command"][0], "-", plan["model_path"], *flags],
+        [*as_user(plan["user"]), *python, "-", plan["model_path"], *words(plan)],
         expand_user_and_vars=False,
         data=module.params["check_script"],
-        environ_update={name: str(value) for name, value in plan["environment"].items()},
         cwd="/",
     )
     if status != 0:

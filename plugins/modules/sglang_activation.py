@@ -19,7 +19,8 @@ description:
   - V(former) is for going back on request. The activation that was proven before the current one is put back; if that
     cannot be started any more, the module fails and changes nothing. Until V(recorded) or V(reverted), the file
     C(.former) beside the plan holds which one it was, so that an interrupted run that is started again goes on to it.
-  - Where an activation is put back and the instance is to run, it is started from it, without waiting.
+  - Where an activation is put back and the instance is to run, it is started from it, without waiting. The API key is
+    not part of one, so an instance that has a key is always started with the newest.
 author:
   - The inference.sglang contributors (@inference-sglang)
 extends_documentation_fragment:
@@ -103,7 +104,7 @@ findings:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import activations, health
+from ansible_collections.inference.sglang.plugins.module_utils import activations, credentials, health
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts, as_text
 
 
@@ -121,11 +122,14 @@ def keep(module: AnsibleModule, slots: activations.Slots, unit: health.UnitState
 def serves(module: AnsibleModule, current: activations.Activation, unit: health.UnitState) -> bool:
     plan = current.settings
     unit_file = health.unit_file(module.params["name"])
-    if not plan or unit.active != "active" or not health.runs_from_its_unit(unit, current.digest, unit_file):
+    if not plan or unit.active != "active":
+        return False
+    if not health.runs_from_its_unit(unit, current.digest, unit_file, current.secrets):
         return False
     try:
+        key = credentials.read_key(current.secrets)
         return health.healthy(plan["url"]) and bool(
-            health.complete(plan["url"], plan["served_name"], module.params["prompt"])
+            health.complete(plan["url"], plan["served_name"], module.params["prompt"], key=key)
         )
     except (OSError, ValueError):
         return False
@@ -227,7 +231,7 @@ def put_back(
 def runs(name: str, target: activations.Activation) -> bool:
     """Whether the process still runs from the activation that was just put back."""
     health.reload()
-    return health.runs_from_its_unit(health.unit_state(name), target.digest, health.unit_file(name))
+    return health.runs_from_its_unit(health.unit_state(name), target.digest, health.unit_file(name), target.secrets)
 
 
 def main():

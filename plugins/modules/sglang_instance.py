@@ -9,8 +9,8 @@ module: sglang_instance
 short_description: Have an instance run from its plan and its unit
 description:
   - Every process carries the digest of the plan that it was started from. An instance that does not run, does not run
-    from the wanted plan, or is older than its unit is started from its unit, whatever interrupted the run that wrote
-    them.
+    from the wanted plan, or is older than its unit or its secrets is started from its unit, whatever interrupted the
+    run that wrote them.
   - Makes systemd read the unit again, forgets earlier failures, and does not wait; M(inference.sglang.sglang_ready)
     does.
 author:
@@ -26,6 +26,9 @@ options:
     description: Digest of the wanted plan.
     type: str
     required: true
+  secrets:
+    description: File on the node that the plan takes its API key from. Not given where it has none.
+    type: path
 """
 
 EXAMPLES = r"""
@@ -55,13 +58,15 @@ def main():
         argument_spec={
             "name": {"type": "str", "required": True},
             "digest": {"type": "str", "required": True},
+            "secrets": {"type": "path", "no_log": False},
         },
         supports_check_mode=True,
     )
     name = module.params["name"]
     unit = health.unit_state(name)
     running = health.running_digest(unit.main_pid) if unit.main_pid else ""
-    changed = not health.runs_from_its_unit(unit, module.params["digest"], health.unit_file(name))
+    secrets = module.params["secrets"] or ""
+    changed = not health.runs_from_its_unit(unit, module.params["digest"], health.unit_file(name), secrets)
     if changed and not module.check_mode:
         try:
             health.restart(name)

@@ -42,6 +42,11 @@ options:
     description: Digest of the plan that the instance must run from. One that still runs from another is not ready.
     type: str
     required: true
+  secrets:
+    description:
+      - File on the node that the plan takes its API key from. Not given where it has none.
+      - The key is read on the node, and neither passed to this module nor returned.
+    type: path
   poll:
     description: Seconds that one look at the node may take. A line can be shown after each.
     type: int
@@ -101,7 +106,7 @@ journal:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import health
+from ansible_collections.inference.sglang.plugins.module_utils import credentials, health
 
 
 def main():
@@ -113,6 +118,7 @@ def main():
             "prompt": {"type": "str", "required": True},
             "timeout": {"type": "int", "default": 1800},
             "digest": {"type": "str", "required": True},
+            "secrets": {"type": "path", "no_log": False},
             "poll": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
@@ -120,11 +126,13 @@ def main():
     if module.check_mode:
         module.exit_json(changed=False, ready=False, waited=0.0, skipped=True)
     parameters = module.params
+    secrets = parameters["secrets"] or ""
     began = time.monotonic()
     while True:
         unit = health.unit_state(parameters["name"])
         # An engine that is about to make room for its successor answers too.
-        current = health.runs_from_its_unit(unit, parameters["digest"], health.unit_file(parameters["name"]))
+        unit_file = health.unit_file(parameters["name"])
+        current = health.runs_from_its_unit(unit, parameters["digest"], unit_file, secrets)
         ready = current and unit.active == "active" and health.healthy(parameters["url"])
         if ready or unit.over or unit.died or time.monotonic() - began > parameters["poll"]:
             break
@@ -143,7 +151,8 @@ def main():
     }
     if ready:
         try:
-            answer = health.complete(parameters["url"], parameters["model"], parameters["prompt"])
+            key = credentials.read_key(secrets)
+            answer = health.complete(parameters["url"], parameters["model"], parameters["prompt"], key=key)
         except (OSError, ValueError) as failure:
             module.fail_json(msg=f"The instance is healthy and does not complete a text: {failure}", **result)
         result |= {"text": answer["choices"][0]["text"], "tokens": answer["usage"]["completion_tokens"]}

@@ -54,6 +54,9 @@ options:
   concurrency:
     description: Requests at a time that it is meant for.
     type: int
+  planned:
+    description: Text of the unit that would stand in its place.
+    type: str
 """
 
 EXAMPLES = r"""
@@ -98,6 +101,13 @@ interpreter:
   description: What runs SGLang. Empty where no SGLang was found in ExecStart=.
   returned: success
   type: str
+difference:
+  description:
+    - The unit against O(planned), as a unified diff of both in one form, in which each flag is a line of its own.
+    - Empty where they say the same, or nothing is planned.
+  returned: success
+  type: list
+  elements: str
 flags:
   description: SGLang's flags by their exact names. Secrets are C(***).
   returned: success
@@ -120,7 +130,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import audit, credentials, flags, installed, models
+from ansible_collections.inference.sglang.plugins.module_utils import audit, installed, models
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
 from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
@@ -163,16 +173,6 @@ def host(service: audit.Service) -> audit.Host:
     return audit.Host(home, programs)
 
 
-def without_secrets(values: dict, secrets: frozenset) -> dict:
-    """Values of which none is a secret by its own name, nor holds one."""
-    shown = {}
-    for name, value in values.items():
-        secret = name in flags.SECRETS or credentials.is_secret(name)
-        secret = secret or audit.conceal(str(value), secrets) != str(value)
-        shown[audit.conceal(name, secrets)] = "***" if secret else value
-    return shown
-
-
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -186,6 +186,7 @@ def main():
             "nodes": {"type": "int"},
             "links": {"type": "str", "choices": ["pcie", "nvlink"]},
             "concurrency": {"type": "int"},
+            "planned": {"type": "str"},
         },
         supports_check_mode=True,
     )
@@ -225,11 +226,14 @@ def main():
         findings=as_dicts(found),
         files=[str(path) for path in (*paths, *(file.path for file in files if file.text is not None))],
         release=launch.release,
+        difference=audit.difference(service, audit.resolve(audit.parse(given["planned"], (), table)))
+        if given["planned"]
+        else [],
         patches=None if launch.patches is None else sorted(launch.patches),
         model=architecture,
         interpreter=audit.conceal(service.interpreter, service.secrets),
-        flags=without_secrets(dict(service.flags), service.secrets),
-        environment=without_secrets(dict(service.environment), service.secrets),
+        flags=audit.shown(service.flags, service.secrets),
+        environment=audit.shown(service.environment, service.secrets),
         settings={
             name: [audit.conceal(value, service.secrets) for value in values]
             for name, values in service.settings.items()

@@ -33,6 +33,55 @@ def toolkit_lock(version: str) -> str:
     return (_ROLES / "cuda_toolkit" / "files" / "locks" / f"{version}.txt").read_text(encoding="utf-8")
 
 
+def preset(name: str, folders: Iterable[str | None] = ()) -> tuple[dict[str, Any], list[Finding]]:
+    """Settings, without their prefix, of a shipped preset by name or of a YAML file by path; or what is wrong."""
+    content, findings = _named_file(name, "presets", (".yml", ".yaml"), folders)
+    if not findings and not isinstance(content, Mapping):
+        seen = f"Preset {name} is of type {settings.type_of(content)}"
+        findings = [Finding("preset.type", "error", seen, "Write it as a mapping of settings, without their prefix")]
+    return ({} if findings else dict(content)), findings
+
+
+def shape(name: str, folders: Iterable[str | None] = ()) -> tuple[dict[str, Any], list[Finding]]:
+    """A model's configuration: a shipped shape by name, or a ``config.json`` by path; or what is wrong."""
+    content, findings = _named_file(name, "shapes", (".json",), folders)
+    if not findings and not isinstance(content, Mapping):
+        seen = f"{name} is of type {settings.type_of(content)}"
+        findings = [Finding("shape.type", "error", seen, "Name a model's config.json")]
+    return ({} if findings else dict(content)), findings
+
+
+def shipped(kind: str) -> list[str]:
+    """Names of the shipped files of a kind: ``presets`` or ``shapes``."""
+    return sorted(path.stem for path in (_ROLES / "sglang_server" / "files" / kind).iterdir())
+
+
+def _named_file(
+    name: str, kind: str, suffixes: tuple[str, ...], folders: Iterable[str | None]
+) -> tuple[Any, list[Finding]]:
+    """The content of a file that is given by name or by path. JSON is YAML."""
+    one = kind.removesuffix("s")
+    if name in shipped(kind):
+        path = _ROLES / "sglang_server" / "files" / kind / f"{name}{suffixes[0]}"
+    elif not name.endswith(suffixes):
+        remedy = f"Use one of: {', '.join(shipped(kind))}; or the path of a file that ends in {suffixes[0]}"
+        return None, [Finding(f"{one}.unknown", "error", f"There is no {one} {name!r}", remedy)]
+    else:
+        places = [str(folder) for folder in folders if folder]
+        candidates = [Path(folder) / name for folder in places] or [Path(name)]
+        found = next((candidate for candidate in candidates if _is_file(candidate)), None)
+        if found is None:
+            seen = f"There is no file {name}" + (f" in {' or '.join(places)}" if places else "")
+            remedy = "Put it below the folder of the inventory, or give its full path"
+            return None, [Finding(f"{one}.missing", "error", seen, remedy)]
+        path = found
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")), []
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        seen = f"{path} cannot be read: {' '.join(str(error).split())[:300]}"
+        return None, [Finding(f"{one}.unreadable", "error", seen, f"Write the file as {suffixes[0][1:].upper()}")]
+
+
 def patch_definitions(
     chosen: Iterable[object], release: str | None, folders: Iterable[str | None] = ()
 ) -> tuple[list[dict[str, Any]], list[Finding]]:

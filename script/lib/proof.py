@@ -92,6 +92,7 @@ def compile_module(folder: Path, target: Path, release: releases.Release) -> flo
     settings = plan.Settings(
         name="proof",
         user="nobody",
+        bin_path="/opt/sglang/bin",
         release_path=str(target),
         cuda_home=str(toolkits.home(str(toolkit))),
         jit_cache=str(cache),

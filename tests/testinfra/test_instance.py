@@ -85,6 +85,15 @@ def test_unit_is_hardened(host, plan, unit, fact):
     fact("runs as", unit["User"])
 
 
+def test_exposure_is_low(host, plan, fact):
+    """``--threshold`` is younger than systemd 249."""
+    shown = host.check_output(f"systemd-analyze security --no-pager sglang-{plan['name']}.service")
+    exposure = re.search(r"Overall exposure level for \S+: (\d+\.\d+)", shown)
+    assert exposure, shown[-500:]
+    fact("exposure", exposure[1])
+    assert float(exposure[1]) <= 4.5
+
+
 def test_processes_belong_to_the_service_user(host, plan, unit):
     assert host.process.get(pid=int(unit["MainPID"])).user == plan["user"]
 
@@ -97,18 +106,88 @@ def test_listens_on_loopback_only(host, plan, fact):
 
 
 def test_completes_a_text(host, plan, fact):
-    body = {"model": plan["served_name"], "prompt": "Hello", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-    script = (
-        "import json,sys,urllib.request as u;"
-        "o=u.build_opener(u.ProxyHandler({}));"
-        "r=u.Request(sys.argv[1],sys.argv[2].encode(),{'Content-Type':'application/json'});"
-        "print(o.open(r,timeout=120).read().decode())"
-    )
-    output = host.run("python3 -c %s %s %s", script, f"{plan['url']}/v1/completions", json.dumps(body))
-    assert output.rc == 0, output.stderr
-    answer = json.loads(output.stdout)
+    status, content = ask(host, plan, plan.get("secrets") or "")
+    assert status == 200, content
+    answer = json.loads(content)
     assert answer["usage"]["completion_tokens"] == 8
     fact("completes", ascii(answer["choices"][0]["text"]))
+
+
+def test_refuses_whoever_has_no_key(host, plan, fact):
+    if not plan.get("secrets"):
+        pytest.skip("the instance has no API key")
+    assert ask(host, plan, "")[0] == 401
+    fact("without its key", "refused")
+
+
+def ask(host, plan, key_file: str) -> tuple[int, str]:
+    """Status and content of a completion, with the key of a file: it is read on the node, and seen nowhere else."""
+    body = {"model": plan["served_name"], "prompt": "Hello", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    output = host.run("python3 -c %s %s %s %s", ASK, f"{plan['url']}/v1/completions", json.dumps(body), key_file)
+    assert output.rc == 0, output.stderr
+    status, _newline, content = output.stdout.partition("\n")
+    return int(status), content
+
+
+ASK = """
+import json, sys, urllib.error, urllib.request
+url, body, path = sys.argv[1:]
+headers = {"Content-Type": "application/json"}
+if path:
+    with open(path) as file:
+        headers["Authorization"] = "Bearer " + json.load(file)["api-key"]
+try:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    answer = direct.open(urllib.request.Request(url, body.encode(), headers), timeout=120)
+except urllib.error.HTTPError as refusal:
+    answer = refusal
+print(answer.status)
+print(answer.read().decode())
+"""
+
+
+def test_the_key_is_nowhere_but_in_its_file(host, plan, fact):
+    """Not in an argument list, an environment, the unit as systemd shows it, the journal, or another file."""
+    path = plan.get("secrets")
+    if not path:
+        pytest.skip("the instance has no API key")
+    file = host.file(path)
+    assert (file.user, file.group, oct(file.mode)) == ("root", plan["user"], "0o640")
+    found = host.run("python3 -c %s %s %s", FIND, path, f"sglang-{plan['name']}.service")
+    assert found.rc == 0, found.stderr
+    *places, looked = found.stdout.splitlines()
+    assert places == []
+    fact("API key", f"in {path} alone, of {looked}")
+
+
+# The key itself must not leave the node: only where it was found is printed, and last how much was looked at.
+FIND = r"""
+import glob, json, os, stat, subprocess, sys
+path, unit = sys.argv[1:]
+key = json.load(open(path))["api-key"]
+texts = {form.encode() for form in (key, repr(key)[1:-1], json.dumps(key)[1:-1])}
+places = {}
+processes = glob.glob("/proc/[0-9]*")
+for process in processes:
+    for name in ("cmdline", "environ"):
+        try:
+            places[process + "/" + name] = open(process + "/" + name, "rb").read()
+        except OSError:
+            pass
+journal = ["journalctl", "--unit", unit, "--output=cat"]
+for command in (["systemctl", "show", unit], ["journalctl", "--output=export"], journal):
+    places[" ".join(command)] = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+for root in ("/etc", "/run/systemd", "/tmp", "/var/tmp", "/var/log", "/root"):
+    for folder, _folders, names in os.walk(root):
+        for name in names:
+            file = os.path.join(folder, name)
+            if os.path.isfile(file) and not os.path.islink(file) and file != path and os.path.getsize(file) < 10 ** 7:
+                places[file] = open(file, "rb").read()
+for place, content in places.items():
+    if any(text in content for text in texts):
+        print(place)
+print(len(places), "places")
+"""
 
 
 def test_files_have_safe_modes(host, plan):

@@ -43,6 +43,7 @@ def want(node: Path) -> Callable[..., None]:
             "release_path": f"{node}/releases/{release}",
             "cuda_home": f"{node}/toolkit",
             "model_path": f"{node}/model",
+            "secrets": f"{node}/secrets.yml" if release == "C" else "",
             "start_timeout": 1,
             "stop_timeout": 1,
         }
@@ -160,6 +161,15 @@ def test_what_can_no_longer_be_started_is_told(node, want, gone, finding):
     (found,) = activations.judge(current)
     assert found.id == finding
     assert str(path if path.name != "manifest.json" else path.parent) in found.seen
+
+
+def test_an_activation_with_a_key_cannot_be_started_without_it(node, want):
+    want("C")
+    current = activations.read("tiny").current
+    (found,) = activations.judge(current)
+    assert (found.id, f"{node}/secrets.yml" in found.seen) == ("activation.secrets_gone", True)
+    (node / "secrets.yml").touch()
+    assert activations.judge(current) == []
 
 
 @pytest.mark.parametrize("value", [5, None, [], "\0"])

@@ -701,3 +701,45 @@ def test_c22_json_and_percent_signs_are_what_systemd_makes_of_them() -> None:
     quoted = started('--json-model-override-args \'{"note": "50%%free, $$5"}\'')
     assert service(quoted).flags["--json-model-override-args"] == '{"note": "50%free, $5"}'
     assert ids(quoted) == []
+
+
+CACHE = "/var/cache/sglang/r-t"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("HF_HOME", "/home/hf", "sees nothing"),
+        ("TRITON_CACHE_DIR", "/root/.triton", "sees nothing"),
+        ("XDG_CACHE_HOME", "/run/user/1000", "sees nothing"),
+        ("CUDA_CACHE_PATH", f"{CACHE}/../../../../home/x", "sees nothing"),
+        ("TORCHINDUCTOR_CACHE_DIR", "/tmp/inductor", "is emptied"),
+        ("TVM_FFI_CACHE_DIR", "/var/tmp/x", "is emptied"),
+        ("FLASHINFER_WORKSPACE_BASE", "/opt/flashinfer", "is read-only"),
+        ("SGLANG_DG_CACHE_DIR", "/var/cache/other", "is read-only"),
+        ("HOME", "/nonexistent", "is read-only"),
+        ("HF_HUB_CACHE", "/home/hub", "sees nothing"),
+    ],
+)
+def test_caches_that_the_instance_could_not_use(name: str, value: str, why: str) -> None:
+    """C12: Center-for-AI-Innovation/LLMFlux#124."""
+    (finding,) = audit.unwritable({"NCCL_ALGO": "Ring", name: value}, CACHE)
+    assert (finding.id, finding.severity) == ("unit.cache", "error")
+    assert name in finding.seen
+    assert why in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TRITON_CACHE_DIR", f"{CACHE}/triton"),
+        ("HOME", CACHE),
+        ("HF_HUB_CACHE", "/srv/models/hub"),  # only read, as the hub is offline
+        ("CUDA_HOME", "/opt/sglang/toolkits/t"),
+        ("CUDA_CACHE_DISABLE", "1"),
+        ("SGLANG_CACHE_DIR", "here"),
+        ("TMPDIR", "/tmp"),
+    ],
+)
+def test_caches_that_the_instance_can_use(name: str, value: str) -> None:
+    assert audit.unwritable({name: value}, CACHE) == []

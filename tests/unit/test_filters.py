@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import subprocess
@@ -16,7 +15,7 @@ import yaml
 from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible_collections.inference.sglang.plugins.filter import units
 from ansible_collections.inference.sglang.plugins.module_utils.units import parse_unit
-from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,13 +89,6 @@ def test_an_unknown_release_lists_the_known() -> None:
         flag_tables.load("0.5.99")
     with pytest.raises(AnsibleFilterError, match=r"release\.unknown"):
         units.sglang_arguments({}, "../../../etc/passwd")
-
-
-def test_stable_settings_reach_the_plan() -> None:
-    """Those that a role has a variable for; the others are not set."""
-    given = collections.defaultdict(str, sglang_server_cuda_graph_max_batch_size=8)
-    serving = instances.wanted(given).serving
-    assert {name: value for name, value in serving.items() if value is not None} == {"cuda_graph_max_batch_size": 8}
 
 
 @pytest.mark.parametrize("name", units.FilterModule().filters())

@@ -169,13 +169,13 @@ UNIT = health.UnitState("active", "running", "success", 812, 0, STARTED)
 def compared(tmp_path, monkeypatch):
     """Judge a process of the digest ``running`` by a unit that was written ``age`` seconds before it."""
 
-    def judge(unit, running, age):
+    def judge(unit, running, age, **secrets):
         monkeypatch.setattr(health, "running_digest", lambda _pid: running)
         path = tmp_path / "sglang-tiny.service"
         if age is not None:
             path.touch()
             os.utime(path, (STARTED - age, STARTED - age))
-        return health.runs_from_its_unit(unit, DIGEST, path)
+        return health.runs_from_its_unit(unit, DIGEST, path, **secrets)
 
     return judge
 
@@ -209,6 +209,15 @@ def compared(tmp_path, monkeypatch):
 )
 def test_an_instance_runs_from_its_unit(compared, unit, running, age, expected):
     assert compared(unit, running, age) is expected
+
+
+@pytest.mark.parametrize(("age", "expected"), [(60, True), (0, True), (-1, False), (None, False)])
+def test_a_key_that_is_newer_than_the_process_is_not_in_force(compared, tmp_path, age, expected):
+    secrets = tmp_path / "secrets.yml"
+    if age is not None:
+        secrets.touch()
+        os.utime(secrets, (STARTED - age, STARTED - age))
+    assert compared(UNIT, DIGEST, 60, secrets=str(secrets)) is expected
 
 
 @pytest.mark.parametrize(("status", "expected"), [(200, True), (503, False), (404, False)])
@@ -247,6 +256,18 @@ def test_a_completion_is_asked_for_and_given(answering):
     ((path, body),) = asked
     assert path == "/v1/completions"
     assert body == {"model": "tiny", "prompt": "The quick", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.mark.parametrize(("given", "sent"), [({}, None), ({"key": 'a"b$c%d'}, 'Bearer a"b$c%d')])
+def test_the_key_is_sent_as_it_is(answering, monkeypatch, given, sent):
+    url, _asked = answering(200, answer())
+    headers = []
+    opened = health._DIRECT.open
+    monkeypatch.setattr(
+        health._DIRECT, "open", lambda request, **more: headers.append(request) or opened(request, **more)
+    )
+    health.complete(url, "tiny", "The quick", tokens=4, **given)
+    assert headers[0].get_header("Authorization") == sent
 
 
 @pytest.mark.parametrize(

@@ -925,3 +925,22 @@ def test_c28_a_slow_disk_stops_tensor_ranks_only() -> None:
 def test_sizes_beyond_any_node_are_judged_at_once() -> None:
     assert "launch.gpus" in [finding.id for finding in judged(changed(STAGES, {"--tp-size": 10**20}))]
     assert "launch.gpus" in [finding.id for finding in judged(changed(STAGES, {"--pp-size": 10**20}))]
+
+
+@pytest.mark.parametrize("stages", [62, 10**9])
+def test_more_stages_than_layers(stages: int) -> None:
+    """Told in one line, however many there are, and by no other rule about layers."""
+    launch = changed(STAGES, {"--pp-size": stages}, patches=frozenset())
+    found = {finding.id: finding for finding in judged(launch)}
+    assert "launch.partition" not in found
+    assert found["launch.stages"].seen.startswith(f"61 layers leave some of {min(stages, 65536)} stages without one")
+    assert max(len(finding.seen) for finding in found.values()) < 300
+
+
+@pytest.mark.parametrize("model", [KIMI, LLAMA, None], ids=["INT4", "BF16", "unknown"])
+def test_more_expert_ranks_than_tensor_ranks(model: models.Shape | None) -> None:
+    """Whatever the weights are: SGLang checks it for FP8 alone, and divides by zero."""
+    found = judged(changed(EXPERTS, {"--tp-size": 2, "--ep-size": 4}, shape=model))
+    (finding,) = [finding for finding in found if finding.id == "launch.expert_size"]
+    assert (finding.severity, finding.remedy.split(",")[0]) == ("error", "Use --tp-size 4")
+    assert Fails.BUILD in finding.seen

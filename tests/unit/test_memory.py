@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.inference.sglang.plugins.module_utils import memory, models
+from ansible_collections.inference.sglang.plugins.module_utils.gpus import CARDS, MIB, Card
 from ansible_collections.inference.sglang.plugins.module_utils.memory import (
     GIB,
-    MIB,
     Budget,
-    Card,
     Layout,
     Load,
     Stage,
@@ -25,10 +24,7 @@ from ansible_collections.inference.sglang.plugins.module_utils.memory import (
 from ansible_collections.inference.sglang.plugins.module_utils.models import ModelError, Shape
 
 FIXTURES = Path(__file__).parent / "fixtures" / "models"
-# memory.total of nvidia-smi, and multiprocessors.
-RTX_PRO_6000 = Card(97887 * MIB, 188)
-H100 = Card(81559 * MIB, 132)
-H200 = Card(143771 * MIB, 132)
+RTX_PRO_6000, H100, H200 = CARDS["rtx_pro_6000_server"], CARDS["h100"], CARDS["h200"]
 SINGLE, PP8 = Layout(), Layout(pipeline=8)
 # As the plan would run it: 8 stages with one of 64 requests in eight each, graphs up to that.
 STORY = Load(context=32768, concurrency=16, running=64, graph_batch=8)
@@ -190,24 +186,24 @@ def test_a_partition_that_adds_little_is_not_proposed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "ids", "seen"),
+    "layout",
     [
         # Field case C14 E: 8,8,8,8,8,8,8,7 for 61 layers, and C: expert size 8 on tensor size 1.
-        (replace(PP8, partition=(8, 8, 8, 8, 8, 8, 8, 7)), ["memory.partition"], "adds up to 63 layers"),
-        (replace(PP8, partition=(30, 31)), ["memory.partition"], "2 numbers for 8 stages"),
-        (replace(PP8, partition=(0, 8, 8, 9, 9, 9, 9, 9)), ["memory.partition"], "without a layer"),
-        (Layout(pipeline=62), ["memory.partition"], "62 stages"),
-        (replace(PP8, expert=8), ["memory.layout"], "expert size 8 does not divide tensor size 1"),
-        (Layout(tensor=4, attention_data=8), ["memory.layout"], "attention data size 8"),
-        (Layout(tensor=4, expert=3, pipeline=62), ["memory.layout", "memory.partition"], "expert size 3"),
+        replace(PP8, partition=(8, 8, 8, 8, 8, 8, 8, 7)),
+        replace(PP8, partition=(30, 31)),
+        replace(PP8, partition=(0, 8, 8, 9, 9, 9, 9, 9)),
+        replace(PP8, expert=8),
+        Layout(pipeline=62),
+        Layout(pipeline=10**15),
+        Layout(tensor=4, expert=3),
+        Layout(tensor=2, expert=4),
+        Layout(tensor=4, attention_data=8),
     ],
 )
-def test_a_layout_that_means_nothing(layout: Layout, ids: list[str], seen: str) -> None:
+def test_a_layout_that_means_nothing_has_no_stages(layout: Layout) -> None:
+    """What is wrong with it is said by launch_rules."""
     budget = memory.plan(KIMI, layout, RTX_PRO_6000, STORY)
-    assert [finding.id for finding in budget.findings] == ids
-    assert {finding.severity for finding in budget.findings} == {"error"}
-    assert seen in budget.findings[0].seen
-    assert (budget.fits, budget.stages) == (False, ())
+    assert (budget.fits, budget.stages, budget.findings) == (False, (), ())
     assert memory.fraction_findings(budget, 0.88, STORY) == []
 
 
@@ -216,7 +212,7 @@ def test_a_layout_that_means_nothing(layout: Layout, ids: list[str], seen: str) 
     [PP8, Layout(pipeline=61), Layout(tensor=8, expert=8), Layout(tensor=8, expert=2, attention_data=4)],
 )
 def test_a_layout_that_means_something(layout: Layout) -> None:
-    assert memory.layout_findings(layout, 61) == []
+    assert memory.sound(layout, 61)
 
 
 # Weights
@@ -617,10 +613,16 @@ def test_another_layout_may_be_enough() -> None:
 
 
 def test_nothing_may_be_enough() -> None:
-    tiny = Card(16 * GIB, 80)
+    tiny = Card(memory=16 * GIB, multiprocessors=80)
     assert changes(KIMI, Layout(tensor=8), Load(32768, 16), tiny) == []
     (finding,) = memory.plan(KIMI, Layout(tensor=8), tiny, Load(32768, 16)).findings
     assert finding.remedy == "Serve a smaller model on these GPUs"
+
+
+def test_a_card_whose_multiprocessors_are_not_known_may_have_many() -> None:
+    load = Load(131072, 1)
+    assert memory.decode_splits(KIMI, load, 0) == memory.decode_splits(KIMI, load, 188) == 256
+    assert memory.decode_splits(KIMI, load, 100) == 128
 
 
 def test_a_cache_of_8_bits_is_not_proposed_twice() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import functools
 import getpass
@@ -22,7 +23,15 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.sglang.plugins.module_utils import activations, health, tiny_llama, toolkits, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    activations,
+    credentials,
+    health,
+    tiny_llama,
+    toolkits,
+    units,
+    wheels,
+)
 from ansible_collections.inference.sglang.plugins.module_utils import driver_stub as stub
 from ansible_collections.inference.sglang.plugins.module_utils.flag_sources import read_parser
 from ansible_collections.inference.sglang.plugins.modules import (
@@ -365,11 +374,50 @@ def test_kernels_are_compiled_once(run, cache, tmp_path):
     first = run(flashinfer_cache, **cache)
     library = {"path": f"{tmp_path}/cache/norm.so", "architectures": [120]}
     assert (first["changed"], first["libraries"]) == (True, {"norm": library})
+    assert (first["compiled"], first["seconds"]) == (["norm"], {})
     assert mode(tmp_path / "cache") == 0o755
     assert (tmp_path / "programs/setpriv.log").read_text() == f"--reuid {USER} --regid {USER} --init-groups\n"
-    assert run(flashinfer_cache, **cache)["changed"] is False
+    again = run(flashinfer_cache, **cache)
+    assert (again["changed"], again["compiled"]) == (False, [])
     (tmp_path / "cache/norm.so").unlink()
     assert run(flashinfer_cache, **cache)["changed"] is True
+
+
+# Compiles all but rope, and says which compilers it may start.
+HALF = f"""
+import json, os, sys
+open("lib.so", "wb").write({fat_binary(120)!r})
+bounds = " ".join(os.environ[name] for name in ("MAX_JOBS", "FLASHINFER_NVCC_THREADS"))
+failed = {{name: f"nvcc: out of registers ({{bounds}})" for name in sys.argv[1:] if name == "rope"}}
+built = [name for name in sys.argv[1:] if name not in failed]
+print(json.dumps({{
+    "libraries": dict.fromkeys(built, os.getcwd() + "/lib.so"), "seconds": dict.fromkeys(built, 1.5), "failed": failed
+}}))
+sys.exit(len(failed))
+"""
+
+
+def test_a_kernel_that_fails_leaves_the_others(run, cache):
+    given = cache | {"build_script": HALF, "modules": ["norm", "rope", "sampling"]}
+    assert run(flashinfer_cache, check=True, **given)["compiled"] == ["norm", "rope", "sampling"]
+    failed = run(flashinfer_cache, **given)["msg"]
+    assert failed.startswith("rope could not be compiled, ")
+    assert "nvcc: out of registers" in failed
+    assert "norm" not in failed
+    assert run(flashinfer_cache, check=True, **given)["compiled"] == ["rope"]
+    rest = run(flashinfer_cache, **given | {"modules": ["norm", "sampling", "page"]})
+    assert (rest["compiled"], rest["seconds"]) == (["page"], {"page": 1.5})
+    assert sorted(rest["libraries"]) == ["norm", "page", "sampling"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [({}, "compiled, with MAX_JOBS=1:\nnvcc: out of registers (1 1)"), ({"MAX_JOBS": 7}, "registers (7 1)")],
+)
+def test_compilers_are_bounded(run, cache, monkeypatch, environment, words):
+    monkeypatch.setattr(flashinfer_cache.kernel_builds, "available_memory", lambda _meminfo: 0)
+    given = cache | {"build_script": HALF, "modules": ["rope"], "environment": environment}
+    assert words in run(flashinfer_cache, **given)["msg"]
 
 
 def test_a_cache_without_kernels_is_a_folder(run, cache, tmp_path):
@@ -389,8 +437,11 @@ def test_kernels_of_another_architecture_are_compiled_again(run, cache, tmp_path
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"build_script": "import sys; print('half'); sys.exit('no compiler')"}, "compile norm:\nhalf\nno compiler"),
-        ({"build_script": "print('done')"}, "No report was printed, but:\ndone"),
+        (
+            {"build_script": "import sys; print('half'); sys.exit('no compiler')"},
+            "compiled of norm:\nhalf\nno compiler",
+        ),
+        ({"build_script": "print('done')"}, "Nothing was compiled of norm:\ndone"),
         ({"build_script": 'print(\'{"libraries": {"norm": "/nowhere.so"}}\')'}, "/nowhere.so"),
         ({"version": "0.6.12"}, "FlashInfer is 0.6.11, the release table says 0.6.12"),
         ({"release_path": "/nowhere"}, "No complete release lies in /nowhere"),
@@ -431,11 +482,23 @@ def check(tmp_path: Path, plan: dict[str, Any], script: str) -> dict[str, object
 
 
 def test_the_check_sees_exactly_what_the_unit_will_give(run, plan, tmp_path):
-    script = f"import os, sys; open('{tmp_path}/seen', 'w').write(repr([sys.argv[1:], os.environ['CHECK']]))"
+    script = f"import os, sys; open('{tmp_path}/seen', 'w').write(repr([sys.argv[1:], dict(os.environ)]))"
     result = run(launch_check, **check(tmp_path, plan, script))
     assert (result["changed"], result["checked"]) == (False, True)
-    expected = [[plan["model_path"], "--chat-template", "$HOME ~", "--port", "30000"], "1"]
-    assert (tmp_path / "seen").read_text() == repr(expected)
+    arguments, environment = ast.literal_eval((tmp_path / "seen").read_text())
+    assert arguments == [plan["model_path"], "--chat-template", "$HOME ~", "--port", "30000"]
+    # Nothing of Ansible's own environment; Python itself may add LC_CTYPE.
+    systemd = {"LANG": "C.UTF-8", "PATH": units.SEARCH_PATH, "USER": USER, "LOGNAME": USER}
+    assert {name: environment[name] for name in environment if name != "LC_CTYPE"} == {"CHECK": "1", **systemd}
+
+
+def test_the_check_wants_no_key_and_shows_none(run, plan, tmp_path):
+    """The file of the key is written later, when nothing can go wrong any more."""
+    secrets = "/etc/sglang/tiny/secrets.yml"
+    plan |= {"arguments": [["--port", 30000], ["--config", secrets]], "secrets": secrets}
+    script = f"import sys; open('{tmp_path}/seen', 'w').write(repr(sys.argv[2:]))"
+    run(launch_check, **check(tmp_path, plan, script))
+    assert (tmp_path / "seen").read_text() == repr(["--port", "30000", "--api-key", "stand-in"])
 
 
 def test_an_instance_that_would_not_start_fails_with_the_faults(run, plan, tmp_path):
@@ -523,6 +586,9 @@ class Engine(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            self.send_error(401)
+            return
         answer = {"choices": [{"text": " fox"}], "usage": {"completion_tokens": self.server.tokens}}
         self.do_GET()
         self.wfile.write(json.dumps(answer).encode())
@@ -534,7 +600,7 @@ class Engine(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def engine():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    server.tokens = 16
+    server.tokens, server.key = 16, ""
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
     yield server
     server.shutdown()
@@ -578,6 +644,42 @@ def test_an_instance_that_answers_is_ready(run, serving, engine):
     result = run(sglang_ready, **ready(engine.server_port))
     assert (result["changed"], result["ready"], result["over"]) == (False, True, False)
     assert (result["text"], result["tokens"]) == (" fox", 16)
+
+
+@pytest.fixture
+def keyed(engine, tmp_path) -> Path:
+    """The engine wants a key; the file on the node that holds it."""
+    engine.key = 'a"b$c%d'
+    (tmp_path / "secrets.yml").write_text(credentials.key_file(engine.key))
+    return tmp_path / "secrets.yml"
+
+
+def test_a_key_is_read_on_the_node_and_not_returned(run, serving, engine, keyed):
+    serving()
+    result = run(sglang_ready, **ready(engine.server_port, secrets=str(keyed)))
+    assert result["text"] == " fox"
+    assert "b$c" not in json.dumps(result)
+    failed = run(sglang_ready, **ready(engine.server_port))
+    assert "does not complete a text: HTTP Error 401" in failed["msg"]
+
+
+def test_a_file_that_lost_its_key_is_told(run, serving, engine, keyed):
+    keyed.write_text("{}")
+    serving()
+    failed = run(sglang_ready, **ready(engine.server_port, secrets=str(keyed)))
+    assert f"{keyed} holds no API key" in failed["msg"]
+
+
+def test_a_changed_key_starts_the_instance_once(run, serving, keyed, tmp_path):
+    given = {"name": "tiny", "digest": "0123456789ab", "secrets": str(keyed)}
+    serving()
+    assert run(sglang_instance, **given)["changed"] is False
+    later = datetime.datetime.now().timestamp() + 60
+    os.utime(keyed, (later, later))
+    assert run(sglang_instance, **given)["changed"] is True
+    assert commands(tmp_path / "asked") == STARTED
+    # Where the plan has no key, what another left of its own says nothing.
+    assert run(sglang_instance, **given | {"secrets": ""})["changed"] is False
 
 
 def test_an_instance_that_answers_wrongly_fails(run, serving, engine):
@@ -634,7 +736,7 @@ def want(tmp_path, monkeypatch, engine) -> Callable[[str, str], None]:
     monkeypatch.setattr(activations, "FOLDER", tmp_path / "etc")
     (tmp_path / "model").mkdir()
 
-    def write(release: str, digest: str) -> None:
+    def write(release: str, digest: str, secrets: str = "") -> None:
         wheels.write_manifest(str(tmp_path / release), {"version": release})
         plan = {
             "digest": digest,
@@ -643,6 +745,7 @@ def want(tmp_path, monkeypatch, engine) -> Callable[[str, str], None]:
             "release_path": str(tmp_path / release),
             "cuda_home": str(tmp_path),
             "model_path": str(tmp_path / "model"),
+            "secrets": secrets,
             "start_timeout": 1,
             "stop_timeout": 1,
         }
@@ -682,6 +785,20 @@ def test_what_serves_unrecorded_is_kept_before_a_switch(run, want, serving, tmp_
     result = run(sglang_activation, **given)
     assert (result["changed"], result["running"], lies(tmp_path, "good")) == (True, True, "0123456789ab")
     assert run(sglang_activation, **given)["changed"] is False
+
+
+def test_what_serves_with_a_key_is_kept(run, want, serving, keyed):
+    want("A", "0123456789ab", str(keyed))
+    serving()
+    assert run(sglang_activation, name="tiny", state="kept")["changed"] is True
+
+
+def test_what_runs_with_an_older_key_is_not_kept(run, want, serving, keyed):
+    want("A", "0123456789ab", str(keyed))
+    serving()
+    later = datetime.datetime.now().timestamp() + 60
+    os.utime(keyed, (later, later))
+    assert run(sglang_activation, name="tiny", state="kept")["changed"] is False
 
 
 @pytest.mark.parametrize("why", ["loads", "of another plan", "completes nothing"])

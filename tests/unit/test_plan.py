@@ -16,6 +16,7 @@ FLAGS = Path(__file__).parents[2] / "roles" / "sglang" / "files" / "flags" / "0.
 SETTINGS = plan.Settings(
     name="tiny",
     user="sglang",
+    bin_path="/opt/sglang/bin",
     release_path="/opt/sglang/releases/r",
     cuda_home="/opt/sglang/toolkits/t/nvidia/cu13",
     jit_cache="/var/cache/sglang/r-t",
@@ -33,6 +34,7 @@ SETTINGS = plan.Settings(
 CHANGES = {
     "name": "small",
     "user": "engine",
+    "bin_path": "/srv/sglang/bin",
     "release_path": "/opt/sglang/releases/s",
     "cuda_home": "/usr/local/cuda",
     "jit_cache": "/var/cache/sglang/s-t",
@@ -47,6 +49,7 @@ CHANGES = {
     "stop_timeout": 60,
     "restart_limit": 3,
     "serving": {"cuda_graph_max_batch_size": 8},
+    "keyed": True,
 }
 
 

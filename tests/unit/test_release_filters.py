@@ -1,6 +1,6 @@
 # Copyright: The inference.sglang contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The filters that name releases and toolkits, the data behind them, and the filter that plans an instance."""
+"""The filters that name releases and toolkits, and the data behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.inference.sglang.plugins.filter.plan import serving_plan
 from ansible_collections.inference.sglang.plugins.filter.releases import FilterModule
 from ansible_collections.inference.sglang.plugins.module_utils import patches, releases, wheels
 from ansible_collections.inference.sglang.plugins.plugin_utils import role_files
@@ -25,26 +24,6 @@ OWN = {
     "releases": {VERSION: {"before": "a" * 64, "after": "b" * 64}},
     "edits": [{"old": "= 0", "new": "= 16"}],
     "probe": "pass",
-}
-SETTINGS = {
-    "sglang_release": VERSION,
-    "sglang_release_path": "/opt/sglang/releases/r",
-    "sglang_user": "sglang",
-    "sglang_server_name": "tiny",
-    "sglang_server_model_path": "/srv/model",
-    "sglang_server_served_name": "tiny",
-    "sglang_server_host": "127.0.0.1",
-    "sglang_server_port": 30000,
-    "sglang_server_start_timeout": 1800,
-    "sglang_server_stop_timeout": 600,
-    "sglang_server_restart_limit": 5,
-    "sglang_server_flags": {"pp-size": 4},
-    "sglang_server_environment": {"OMP_NUM_THREADS": "2"},
-    "cuda_toolkit_home": "/opt/sglang/toolkits/t",
-    "flashinfer_cache_path": "/var/cache/sglang/r-t",
-    "flashinfer_architectures": "12.0f",
-    "cpu_engine_enabled": False,
-    "cpu_engine_environment": {"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"},
 }
 
 
@@ -209,22 +188,3 @@ def test_whatever_is_given_for_a_patch_gets_a_finding(folders, given, expected, 
 def test_patches_that_do_not_go_together_give_no_name(chosen, expected):
     with pytest.raises(AnsibleFilterError, match=expected):
         FILTERS["release_name"](VERSION, "3.11", chosen)
-
-
-def test_settings_become_a_plan():
-    plan = serving_plan(SETTINGS)
-    assert plan["arguments"][-1] == ["--pp-size", "4"]
-    assert plan["environment"]["OMP_NUM_THREADS"] == "2"
-    assert "SGLANG_USE_CPU_ENGINE" not in plan["environment"]
-
-
-def test_the_cpu_engine_brings_its_environment_and_the_user_wins():
-    environment = serving_plan(SETTINGS | {"cpu_engine_enabled": True})["environment"]
-    assert environment["SGLANG_USE_CPU_ENGINE"] == "1"
-    assert environment["OMP_NUM_THREADS"] == "2"
-
-
-def test_settings_that_make_no_plan_are_refused_with_every_finding():
-    wrong = SETTINGS | {"sglang_server_host": "192.0.2.7", "sglang_server_flags": {"pp-sise": 4}}
-    with pytest.raises(AnsibleFilterError, match=r"(?s)flag\.unknown.*plan\.exposed"):
-        serving_plan(wrong)

@@ -35,13 +35,13 @@ def test_case_c16_a_graph_cap_is_each_releases_own_flag(release: str, flag: str)
     ("setting", "value", "older", "newer"),
     [
         (
-            "cuda_graph_disabled",
-            True,
+            "cuda_graphs",
+            False,
             {"--disable-cuda-graph": True, "--disable-piecewise-cuda-graph": True},
             {"--cuda-graph-backend-decode": "disabled", "--cuda-graph-backend-prefill": "disabled"},
         ),
         (
-            "attention_data_parallel_size",
+            "attention_data_parallel",
             8,
             {"--dp-size": 8, "--enable-dp-attention": True},
             {"--attn-dp-size": 8},
@@ -59,7 +59,10 @@ def test_what_a_setting_is_before_and_after(setting: str, value: object, older: 
 @pytest.mark.parametrize("setting", spellings.SETTINGS)
 def test_every_release_takes_what_is_written_for_it_without_a_warning(setting: str, release: str) -> None:
     table = HISTORY[release]
-    value = True if SWITCHES[setting] else next(iter(table[flag].choices[0] for flag in _first(setting, release)), 8)
+    off = spellings.SETTINGS[setting].off
+    choices = (choice for flag in _first(setting, release) for choice in table[flag].choices or () if choice != off)
+    choice = next(choices, 8)
+    value: object = not spellings.SETTINGS[setting].when_false if SWITCHES[setting] else choice
     assert spellings.check({setting: value}, {}, table) == []
     written = spellings.spell({setting: value}, table)
     assert written
@@ -87,13 +90,15 @@ def test_the_newest_spelling_is_there_in_the_newest_release_and_every_spelling_i
 
 @pytest.mark.parametrize("value", [None, False, "", []])
 def test_what_is_not_set_writes_no_flag(value: object) -> None:
-    given = dict.fromkeys(spellings.SETTINGS, value)
+    given = {
+        name: True if setting.when_false and value is False else value for name, setting in spellings.SETTINGS.items()
+    }
     assert spellings.spell(given, HISTORY["0.5.23"]) == {}
     assert spellings.check(given, {"cuda-graph-max-bs-decode": 8}, HISTORY["0.5.23"]) == []
 
 
 def test_one_attention_group_is_none() -> None:
-    assert spellings.spell({"attention_data_parallel_size": 1}, HISTORY["0.5.12.post1"]) == {}
+    assert spellings.spell({"attention_data_parallel": 1}, HISTORY["0.5.12.post1"]) == {}
 
 
 def test_a_release_that_cannot_is_told_with_those_that_can() -> None:

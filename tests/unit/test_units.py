@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from ansible_collections.inference.sglang.plugins.module_utils.units import parse_unit, quote_environment, quote_exec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -43,6 +44,13 @@ HARD = [
     'a"b$c%d',
 ]
 
+# Words that a program can be given, made of what means something to systemd and of anything else.
+PIECES = [*"ab $%\"'\\;{}#\n\t=-", "$$", "${A}", "$A", "%%", "%h", r"\n", r"\x41", r"\u00e9", '{"a": [1, "b c"]}']
+# Not what has no UTF-8, and not the noncharacters, in a unit's line with which systemd refuses all of it.
+NONCHARACTERS = [*range(0xFDD0, 0xFDF0), *(plane * 0x10000 + last for plane in range(17) for last in (0xFFFE, 0xFFFF))]
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters=["\0", *map(chr, NONCHARACTERS)])
+TEXT = st.lists(st.sampled_from(PIECES) | CHARACTERS, max_size=12).map("".join)
+
 
 def unit(arguments: list[str], environment: dict[str, str]) -> str:
     """As the role's template writes it: every argument on its own line."""
@@ -52,26 +60,36 @@ def unit(arguments: list[str], environment: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def hard_strings(seed: int) -> list[str]:
-    pieces = [*"ab $%\"'\\;{}#\n\t=-é🚀\x01\x7f\u2028", "$$", "${A}", "%%", r"\n", r"\x41"]
-    chance = random.Random(seed)  # noqa: S311
-    return ["".join(chance.choices(pieces, k=chance.randrange(9))) for _number in range(300)]
-
-
-@pytest.mark.parametrize("strings", [HARD, *map(hard_strings, range(3))], ids=["chosen", "0", "1", "2"])
-def test_what_is_quoted_is_read_back(strings: list[str]) -> None:
-    environment = {f"V{number}": string for number, string in enumerate(strings)}
+@given(st.lists(TEXT, max_size=8), st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), TEXT))
+def test_what_is_quoted_is_read_back(strings: list[str], environment: dict[str, str]) -> None:
     read = parse_unit(unit(strings, environment))
     assert read.argv == ["/bin/true", *strings]
     assert read.environment == environment
     assert read.findings == []
 
 
-@pytest.mark.parametrize("strings", [HARD, hard_strings(3)], ids=["chosen", "random"])
-def test_systemd_reads_what_was_meant(strings: list[str], tmp_path: Path) -> None:
+def test_the_hard_ones_are_read_back() -> None:
+    environment = {f"V{number}": string for number, string in enumerate(HARD)}
+    read = parse_unit(unit(HARD, environment))
+    assert (read.argv, read.environment, read.findings) == (["/bin/true", *HARD], environment, [])
+
+
+def test_systemd_reads_the_hard_ones_as_meant(tmp_path: Path) -> None:
+    meant_as_read(HARD, tmp_path)
+
+
+# Each example is one systemd-analyze, so they are few and long.
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXT, min_size=100, max_size=150))
+def test_systemd_reads_what_was_meant(tmp_path: Path, strings: list[str]) -> None:
+    meant_as_read(strings, tmp_path)
+
+
+def meant_as_read(strings: list[str], folder: Path) -> None:
+    # systemd's dump is of lines.
     strings = [string for string in strings if "\n" not in string]
     environment = {f"V{number}": string for number, string in enumerate(strings)}
-    argv, seen = systemd(unit(strings, environment), tmp_path)
+    argv, seen = systemd(unit(strings, environment), folder)
     assert [word.replace("$$", "$") for word in argv] == ["/bin/true", *strings]
     assert seen == environment
 
@@ -153,6 +171,9 @@ def test_what_no_program_can_be_given_is_refused() -> None:
         quote_exec("a\0b")
     with pytest.raises(ValueError, match="surrogates"):
         quote_exec("\udcff")
+    for number in NONCHARACTERS:
+        with pytest.raises(ValueError, match=f"U\\+{number:04X}"):
+            quote_environment("A", chr(number))
     for name in ("", "1A", "A B", "A-B", "É"):
         with pytest.raises(ValueError, match="name of an environment variable"):
             quote_environment(name, "x")

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -75,63 +73,6 @@ FAULTS = {
     "no_lock": ({**GOOD, "sglang_python_version": "3.10"}, "release.python", "3.12"),
     "undefined": ({**GOOD, "sglang_release": "{{ nowhere }}"}, "settings.unresolved", "nowhere"),
 }
-
-CALLBACK = """
-import json, os
-from ansible.plugins.callback import CallbackBase
-
-class CallbackModule(CallbackBase):
-    CALLBACK_NAME = "keep"
-    CALLBACK_NEEDS_ENABLED = True
-
-    def keep(self, outcome, result):
-        with open(os.environ["KEPT"], "a") as kept:
-            kept.write(json.dumps([outcome, result.host.name, result.result], default=str) + chr(10))
-
-    def v2_runner_on_ok(self, result):
-        self.keep("ok", result)
-
-    def v2_runner_on_failed(self, result, ignore_errors=False):
-        self.keep("failed", result)
-
-    def v2_runner_on_unreachable(self, result):
-        self.keep("unreachable", result)
-"""
-
-
-@pytest.fixture
-def play(tmp_path):
-    """Run one task for hosts that cannot be reached: host name to outcome and result."""
-
-    def run(task, hosts, *arguments):
-        ssh = tmp_path / "ssh"
-        ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/connected\nexit 255\n")
-        ssh.chmod(0o755)
-        (tmp_path / "keep.py").write_text(CALLBACK)
-        nodes = {name: {"ansible_host": "192.0.2.1", **variables} for name, variables in hosts.items()}
-        inventory = tmp_path / "inventory" / "hosts.json"
-        inventory.parent.mkdir(exist_ok=True)
-        inventory.write_text(json.dumps({"all": {"hosts": nodes}}))
-        tasks = [{"name": "Judge", **task}]
-        (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-        environment = {
-            **os.environ,
-            "ANSIBLE_CALLBACKS_ENABLED": "keep",
-            "ANSIBLE_CALLBACK_PLUGINS": str(tmp_path),
-            "ANSIBLE_LOCAL_TEMP": str(tmp_path / "local"),
-            "ANSIBLE_SSH_EXECUTABLE": str(ssh),
-            "KEPT": str(tmp_path / "kept"),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        command = ["ansible-playbook", "-i", str(inventory.parent), str(tmp_path / "play.yml"), *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert (tmp_path / "kept").exists(), done.stdout + done.stderr
-        # As Ansible tells that it took a patch beside hosts.json for hosts.
-        assert "Skipping" not in done.stdout + done.stderr
-        kept = [json.loads(line) for line in (tmp_path / "kept").read_text().splitlines()]
-        return {host: (outcome, result) for outcome, host, result in kept}
-
-    return run
 
 
 def test_every_fault_is_found_without_a_connection(play, tmp_path):

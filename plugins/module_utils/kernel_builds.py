@@ -1,0 +1,35 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Compilations of kernels on a node: how many at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+JOB_BYTES = 2 * 10**9
+"""Memory that one nvcc may take."""
+
+
+def jobs(cpus: int, available: int, job: int = JOB_BYTES) -> int:
+    """How many compilers may run at a time, 1 at least, with ``available`` bytes of memory and ``job`` bytes for each.
+
+    ninja starts one for each processor, and without memory for all of them the kernel ends some, or the engine beside
+    them (flashinfer-ai/flashinfer#4410).
+    """
+    return max(min(cpus, available // job), 1)
+
+
+def available_memory(meminfo: str) -> int:
+    """Bytes that programs can have without swapping: ``MemAvailable`` of /proc/meminfo; 0 where it is not told."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def environment(given: Mapping[str, object], cpus: int, meminfo: str) -> dict[str, str]:
+    """Variables that bound the compilers of ninja, unless the user has bounded them.
+
+    FLASHINFER_NVCC_THREADS is nvcc's own ``--threads``, which would multiply the memory of a job.
+    """
+    bounds = {"MAX_JOBS": str(jobs(cpus, available_memory(meminfo))), "FLASHINFER_NVCC_THREADS": "1"}
+    return {name: value for name, value in bounds.items() if name not in given}

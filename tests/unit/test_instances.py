@@ -1,0 +1,308 @@
+# Copyright: The inference.sglang contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From settings, presets and what was read on a node to an instance's plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.inference.sglang.plugins.module_utils import gpus, plan, releases, spellings, units
+from ansible_collections.inference.sglang.plugins.module_utils.findings import errors
+from ansible_collections.inference.sglang.plugins.plugin_utils import instances, role_files
+
+ROOT = Path(__file__).parents[2]
+ROLE = ROOT / "roles" / "sglang_server"
+DEFAULTS = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text(encoding="utf-8"))
+RELEASE = "0.5.12.post1"
+SETTINGS: dict[str, Any] = {
+    **DEFAULTS,
+    "sglang_release": RELEASE,
+    "sglang_root": "/opt/sglang",
+    "sglang_release_path": "/opt/sglang/releases/r",
+    "sglang_patches": ["triton-layer-probe", "swa-start-layer", "api-key-log", "pp-abort"],
+    "sglang_user": "sglang",
+    "sglang_server_name": "kimi",
+    "sglang_server_model_path": "/srv/model",
+    "sglang_server_served_name": "kimi",
+    "cuda_toolkit_home": "/opt/sglang/toolkits/t",
+    "flashinfer_cache_path": "/var/cache/sglang/r-t",
+    "flashinfer_architectures": None,
+    "cpu_engine_enabled": False,
+    "cpu_engine_environment": {"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"},
+}
+REST: dict[str, Any] = {"instances": [], "unit": {"name": "sglang-kimi.service", "running": False}}
+PRESETS = role_files.shipped("presets")
+
+
+def planned(
+    release: str = RELEASE, facts: dict[str, Any] | None = None, *, keyed: bool = False, **changes: Any
+) -> instances.Planned:
+    settings = SETTINGS | {f"sglang_server_{name}": value for name, value in changes.items()}
+    return instances.planned(instances.wanted(settings, keyed=keyed), release, facts)
+
+
+def flags(made: instances.Planned) -> dict[str, list[str]]:
+    assert errors(made.findings) == []
+    return {words[0]: words[1:] for words in made.content["arguments"]}
+
+
+def ids(made: instances.Planned) -> list[str]:
+    return [finding.id for finding in made.findings]
+
+
+def node(count: int = 8, product: str = "NVIDIA RTX PRO 6000 Blackwell Server Edition", word: str = "NODE") -> Any:
+    card = gpus.known(product) or gpus.Card(name="unknown", capability=120, memory=97887 << 20)
+    read = gpus.NodeGpus(
+        tuple(gpus.Gpu(index, product, card, card.memory) for index in range(count)),
+        "580.126.09",
+        {(a, b): word for a in range(count) for b in range(a + 1, count)},
+    )
+    return json.loads(json.dumps(read.to_dict()))
+
+
+def model(name: str = "kimi-k2.5") -> dict[str, Any]:
+    config = json.loads((ROLE / "files" / "shapes" / f"{name}.json").read_text(encoding="utf-8"))
+    return {"config": config, "index": None, "quantization": None}
+
+
+def test_settings_become_a_plan() -> None:
+    made = planned(flags={"pp-size": 4}, environment={"OMP_NUM_THREADS": "2"})
+    assert flags(made)["--pp-size"] == ["4"]
+    assert made.content["environment"]["OMP_NUM_THREADS"] == "2"
+    assert "SGLANG_USE_CPU_ENGINE" not in made.content["environment"]
+    assert made.content["reasons"] == {
+        "--pp-size": "sglang_server_flags",
+        "OMP_NUM_THREADS": "sglang_server_environment",
+    }
+
+
+def test_the_cpu_engine_brings_its_environment_and_the_user_wins() -> None:
+    settings = SETTINGS | {"cpu_engine_enabled": True, "sglang_server_environment": {"OMP_NUM_THREADS": "2"}}
+    made = instances.planned(instances.wanted(settings), RELEASE, {"model": model(), "gpus": None, **REST})
+    assert made.content["environment"]["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert made.content["environment"]["OMP_NUM_THREADS"] == "2"
+    assert "--tp-size" not in flags(made)
+
+
+def test_settings_that_make_no_plan_are_refused_with_every_finding() -> None:
+    made = planned(host="192.0.2.7", flags={"pp-sise": 4})
+    assert {"flag.unknown", "plan.exposed"} <= set(ids(made))
+    assert made.content == {}
+
+
+def test_a_key_opens_other_addresses_and_stands_nowhere_in_the_plan() -> None:
+    made = planned(host="0.0.0.0", keyed=True, api_key="hunter2")  # noqa: S104 # what is tested
+    assert flags(made)["--config"] == ["/etc/sglang/kimi/secrets.yml"]
+    assert "hunter2" not in json.dumps(made.content)
+
+
+@pytest.mark.parametrize("release", releases.RELEASES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_renders_for_every_release_in_its_own_spelling(preset: str, release: str) -> None:
+    made = planned(release, preset=preset)
+    given = flags(made)
+    tensor, pipeline, expert = {
+        "kimi-k2-pp8": ("1", "8", None),
+        "kimi-k2-ep8": ("8", "1", "8"),
+        "kimi-k2-tp8": ("8", "1", None),
+        "story-pp8": ("1", "8", None),
+    }[preset]
+    assert given["--tp-size"] == [tensor]
+    assert given["--pp-size"] == [pipeline]
+    assert given.get("--ep-size", [None]) == [expert]
+    graph = "--cuda-graph-max-bs" if release < "0.5.14" else "--cuda-graph-max-bs-decode"
+    assert (graph in given) == (preset != "story-pp8")
+    assert not any("disable" in flag for flag in given)
+    warned = [finding.id for finding in made.findings if finding.severity == "warning"]
+    story = ["launch.graph_batch", "launch.async_depth", "launch.packed_slot", "launch.running_requests"]
+    assert warned == (story if preset == "story-pp8" else [])
+
+
+def test_expert_parallel_on_pcie_is_an_all_reduce() -> None:
+    given = flags(planned(preset="kimi-k2-ep8"))
+    assert (given["--ep-size"], given["--moe-a2a-backend"]) == (["8"], ["none"])
+
+
+def test_the_storys_preset_is_its_unit_but_for_what_is_wrong_in_it() -> None:
+    made = planned(preset="story-pp8")
+    text = (Path(__file__).parent / "fixtures" / "story_repaired.service").read_text(encoding="utf-8")
+    unit = units.parse_unit(text)
+    words = unit.argv[unit.argv.index("--model-path") :]
+    own = {"--model-path", "--served-model-name", "--host", "--port"}
+    story: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            story[word] = []
+        else:
+            story[list(story)[-1]].append(word)
+    given = flags(made)
+    assert {flag: value for flag, value in given.items() if flag not in own} == {
+        flag: value for flag, value in story.items() if flag not in own
+    }
+    variables = {name: made.content["environment"][name] for name in unit.environment}
+    assert variables == {**unit.environment, "NCCL_P2P_LEVEL": "SYS"}
+    assert given["--host"] == ["127.0.0.1"]
+
+
+def test_what_the_user_sets_wins_over_a_preset() -> None:
+    made = planned(preset="kimi-k2-pp8", context_length=16384, flags={"grammar-backend": "xgrammar"})
+    given = flags(made)
+    assert given["--context-length"] == ["16384"]
+    assert given["--grammar-backend"] == ["xgrammar"]
+    reasons = made.content["reasons"]
+    assert reasons["--context-length"] == "sglang_server_context_length"
+    assert reasons["--grammar-backend"] == "sglang_server_flags"
+    assert reasons["--pp-size"] == "preset kimi-k2-pp8"
+
+
+def test_a_preset_of_ones_own_lies_beside_the_inventory(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text(
+        "pipeline_parallel: 4\nflags: {schedule-conservativeness: 0.8}\n", encoding="utf-8"
+    )
+    settings = SETTINGS | {"sglang_server_preset": "mine.yml", "sglang_server_flags": {"log-level": "info"}}
+    made = instances.planned(instances.wanted(settings, folders=(str(tmp_path),)), RELEASE)
+    given = flags(made)
+    assert (given["--pp-size"], given["--schedule-conservativeness"], given["--log-level"]) == (
+        ["4"],
+        ["0.8"],
+        ["info"],
+    )
+    assert made.content["reasons"]["--schedule-conservativeness"] == "preset mine.yml"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("pipeline_paralel: 4", "preset.unknown"),
+        ("served_name: other", "preset.unknown"),
+        ("- 1", "preset.type"),
+        ("flags: [1]", "preset.type"),
+        ("a: {", "preset.unreadable"),
+        (None, "preset.missing"),
+    ],
+)
+def test_a_preset_that_cannot_be_meant(tmp_path: Path, content: str | None, fault: str) -> None:
+    if content is not None:
+        (tmp_path / "mine.yml").write_text(content, encoding="utf-8")
+    settings = SETTINGS | {"sglang_server_preset": "mine.yml"}
+    assert fault in ids(instances.planned(instances.wanted(settings, folders=(str(tmp_path),)), RELEASE))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"preset": "kimi-k3"}, "preset.unknown"),
+        ({"model_shape": "kimi-k3"}, "shape.unknown"),
+        ({"gpu_model": "rtx"}, "gpus.unknown_model"),
+        ({"gpus": [0, 0]}, "gpus.numbers"),
+        ({"gpus": [-1]}, "gpus.numbers"),
+        ({"gpus": [8], "gpu_model": "h200", "gpu_count": 8}, "gpus.numbers"),
+        ({"concurrency": 0}, "plan.range"),
+        ({"read_rate": -1.0}, "plan.range"),
+        ({"objective": "fast"}, "plan.choice"),
+        ({"nccl_p2p_level": "5"}, "plan.choice"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_told(changes: dict[str, Any], fault: str) -> None:
+    made = planned(**changes)
+    assert fault in [finding.id for finding in errors(made.findings)]
+
+
+def test_what_was_read_on_the_node_is_planned_with() -> None:
+    made = planned(facts={"gpus": node(), "model": model(), **REST})
+    assert made.content["gpus"] == "8 x rtx_pro_6000_server over pcie"
+    assert flags(made)["--tp-size"] == ["8"]
+    assert made.content["environment"]["NCCL_P2P_LEVEL"] == "PHB"
+
+
+def test_declared_and_read_give_one_plan() -> None:
+    """So that what plan.yml shows is what will run."""
+    declared = {"gpu_model": "rtx_pro_6000_server", "gpu_count": 8, "model_shape": "kimi-k2.5", "nccl_p2p_level": "SYS"}
+    alone = planned(**declared)
+    read = planned(facts={"gpus": node(), "model": model(), **REST}, **declared)
+    assert alone.content["digest"] == read.content["digest"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"gpu_model": "h200"}, "gpus.declared"),
+        ({"gpu_count": 16}, "gpus.declared"),
+        ({"model_shape": "deepseek-v3"}, "model.declared"),
+        ({"gpus": [7, 8]}, "gpus.missing"),
+    ],
+)
+def test_settings_that_describe_another_node_are_told(changes: dict[str, Any], fault: str) -> None:
+    made = planned(facts={"gpus": node(), "model": model(), **REST}, **changes)
+    assert fault in [finding.id for finding in errors(made.findings)]
+
+
+@pytest.mark.parametrize(
+    ("given", "card", "compiled"),
+    [
+        (None, "rtx_pro_6000_server", "12.0f"),
+        (None, "b200", "10.0a"),
+        (None, "h200", "9.0a"),
+        (None, None, "12.0f"),
+        ("12.0f", "rtx_pro_6000_server", "12.0f"),
+        ("9.0a 10.0a", "b200", "9.0a 10.0a"),
+        ("10.0f", "b300", "10.0f"),
+    ],
+)
+def test_kernels_are_compiled_for_the_nodes_gpus(given: str | None, card: str | None, compiled: str) -> None:
+    settings = SETTINGS | {
+        "flashinfer_architectures": given,
+        "sglang_server_gpu_model": card,
+        "sglang_server_gpu_count": 8,
+    }
+    made = instances.planned(instances.wanted(settings), RELEASE)
+    assert made.content["environment"]["FLASHINFER_CUDA_ARCH_LIST"] == compiled
+
+
+@pytest.mark.parametrize(("given", "card"), [("12.0f", "h200"), ("10.0a", "b300"), ("9.0a", "rtx_pro_6000_server")])
+def test_kernels_for_other_gpus_are_told(given: str, card: str) -> None:
+    settings = SETTINGS | {
+        "flashinfer_architectures": given,
+        "sglang_server_gpu_model": card,
+        "sglang_server_gpu_count": 8,
+    }
+    assert "plan.architecture" in ids(instances.planned(instances.wanted(settings), RELEASE))
+
+
+def test_two_instances_of_a_node_have_gpus_of_their_own() -> None:
+    facts = {"gpus": node(), "model": model("llama-3.1-8b"), **REST}
+    facts["instances"] = [{"name": "other", "gpus": [0, 1]}]
+    assert "gpus.shared" in ids(planned(facts=facts, gpus=[1, 2]))
+    made = planned(facts=facts, gpus=[2, 3])
+    assert made.content["environment"]["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert made.content["environment"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert made.content["layout"]["gpus"] == 2
+
+
+def test_an_unknown_product_is_taken_for_the_card_it_is_said_to_be_like() -> None:
+    facts = {"gpus": node(product="NVIDIA RTX PRO 9000"), "model": model(), **REST}
+    alone = planned(facts=facts)
+    assert "gpus.unknown" in ids(alone)
+    assert alone.content["expected"] == {}
+    assert planned(facts=facts, gpu_model="rtx_pro_6000_server").content["expected"] != {}
+
+
+@pytest.mark.parametrize(
+    ("rate", "least"), [(900.0, 1980), (6000.0, 1800), (None, 1800)], ids=["slow", "fast", "not measured"]
+)
+def test_case_c20_the_start_timeout_follows_the_weights(rate: float | None, least: int) -> None:
+    made = planned(preset="kimi-k2-pp8", read_rate=rate)
+    assert made.content["start_timeout"] >= least
+    assert made.content["start_timeout"] <= least * 1.01
+
+
+def test_every_settings_variable_has_a_default_and_is_read() -> None:
+    """A setting of the core without a variable could not be set; a variable that nothing reads would be ignored."""
+    known = {name.removeprefix(plan.PREFIX) for name in DEFAULTS}
+    source = (ROOT / "plugins" / "plugin_utils" / "instances.py").read_text(encoding="utf-8")
+    for name in known - set(spellings.SETTINGS) - set(instances._OWN):
+        assert f'"{name}"' in source, name
