@@ -28,10 +28,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         settings = self._task.args.get("settings")
         if not isinstance(settings, dict):
             raise AnsibleActionFail("settings: give what inference.sglang.validate_settings returned as settings")
-        keyed = bool(self._templar.template(task_vars.get("sglang_server_api_key")))
+        key = str(self._templar.template(task_vars.get("sglang_server_api_key")) or "")
         folders = tuple(str(task_vars[name]) for name in ("inventory_dir", "playbook_dir") if task_vars.get(name))
         try:
-            instance = instances.wanted(settings, keyed=keyed, folders=folders)
+            instance = instances.wanted(settings, key=key, folders=folders)
         except KeyError as missing:
             raise AnsibleActionFail(f"{missing} could not be evaluated: set it, or what it refers to") from missing
         facts: dict[str, Any] = {}

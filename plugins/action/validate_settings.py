@@ -57,9 +57,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 told += wrong
                 if given and not wrong and not option.get("no_log"):
                     values[name] = value
-        keyed = bool(templar.template(variables.get("sglang_server_api_key")))
+        key = str(templar.template(variables.get("sglang_server_api_key")) or "")
         findings += [
-            *self._of_release(values, defaults, keyed, task_vars),
+            *self._of_release(values, defaults, key, task_vars),
             *_of_toolkit(values),
             *_of_patches(values, task_vars),
         ]
@@ -83,7 +83,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return result
 
     def _of_release(
-        self, values: Mapping[str, Any], defaults: Mapping[str, Any], keyed: bool, task_vars: Mapping[str, Any]
+        self, values: Mapping[str, Any], defaults: Mapping[str, Any], key: str, task_vars: Mapping[str, Any]
     ) -> list[Finding]:
         """The release by name, and the instance's plan, as far as it can be made without the node, against it.
 
@@ -94,12 +94,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         known = "sglang_release" in values and not found
         folders = tuple(str(task_vars[name]) for name in ("inventory_dir", "playbook_dir") if task_vars.get(name))
         try:
-            instance = instances.wanted(values, keyed=keyed, folders=folders)
+            instance = instances.wanted(values, key=key, folders=folders)
         except KeyError:
             variables = {**defaults, "model_weights_path": "/nonexistent", "ansible_facts": {}}
             templar = self._templar.copy_with_new_env(available_variables=variables)
             stand_ins = {name: templar.template(variables[name]) for name in variables}
-            instance = instances.wanted(stand_ins | dict(values), keyed=keyed, folders=folders)
+            instance = instances.wanted(stand_ins | dict(values), key=key, folders=folders)
         for finding in instances.planned(instance, release if known else defaults["sglang_release"]).findings:
             room = finding.id.partition(".")[0]
             if room == "flag" and known:

@@ -132,12 +132,13 @@ def _told_layouts(candidates: list[Mapping[str, Any]]) -> Iterator[str]:
     if not any(candidate["expected"] or candidate["against"] for candidate in candidates):
         return
     yield ""
-    yield f"{'layout':<42}{'tok/s of one':>14}{'of all':>16}{'ms a token':>12}{'KV tokens':>12}"
-    for candidate in candidates:
-        sizes = {name: size for name, size in candidate["layout"].items() if name not in ("gpus", "partition")}
-        shown = str(Layout(**sizes))
+    names = ("tensor", "pipeline", "expert", "attention_data")
+    layouts = [str(Layout(**{name: candidate["layout"][name] for name in names})) for candidate in candidates]
+    width = max(map(len, layouts))
+    yield f"{'layout':<{width}}{'tok/s of one':>14}{'of all':>16}{'ms a token':>12}{'KV tokens':>12}"
+    for shown, candidate in zip(layouts, candidates, strict=True):
         if candidate["against"]:
-            yield f"{shown:<42}  {'; '.join(candidate['against'])}"
+            yield f"{shown:<{width}}  {'; '.join(candidate['against'])}"
             continue
         numbers = ["?", "?", "?"]
         if candidate["expected"]:
@@ -147,7 +148,7 @@ def _told_layouts(candidates: list[Mapping[str, Any]]) -> Iterator[str]:
                 f"{all_of_them['tokens_per_second']:.0f} of {all_of_them['requests']}",
                 f"{all_of_them['time_per_token'] * 1000:.1f}",
             ]
-        yield f"{shown:<42}{numbers[0]:>14}{numbers[1]:>16}{numbers[2]:>12}{candidate['tokens']:>12}"
+        yield f"{shown:<{width}}{numbers[0]:>14}{numbers[1]:>16}{numbers[2]:>12}{candidate['tokens']:>12}"
     sources = [candidate["expected"]["loaded"]["source"] for candidate in candidates if candidate["expected"]]
     if sources:
         yield f"(expected for 128 tokens in and 128 out: {', the rest by '.join(dict.fromkeys(sources))})"

@@ -117,6 +117,9 @@ def check(settings: Settings, table: flags.FlagTable) -> list[Finding]:
             findings.append(
                 Finding("plan.own_flag", "error", f"{spelling} is given as a flag", f"Use the setting {own} instead")
             )
+        if flag and flag.name == "--config" and settings.keyed:
+            seen = f"{spelling} is given as a flag, and SGLang takes one file: that with the API key"
+            findings.append(Finding("plan.own_flag", "error", seen, "Give its content as settings and flags instead"))
     for name, value in settings.environment.items():
         if credentials.is_secret(str(name)):
             findings.append(

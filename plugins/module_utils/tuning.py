@@ -169,6 +169,12 @@ def tune(
     tried = [planner.candidate(layout, known) for layout in planner.layouts(*known)]
     able = planner.rank([candidate for candidate in tried if candidate.able], ask)
     unable = sorted((candidate for candidate in tried if not candidate.able), key=_shortfall)
+    if not tried:
+        candidate = planner.candidate(planner.asked_layout())
+        seen = f"no split of {hardware.count * given.node_count} GPUs suits {shape.architecture}"
+        seen += f", which has {len(shape.layers)} layers and {shape.heads} attention heads"
+        wrong = Finding("tuning.no_layout", "error", seen, "Choose fewer of the GPUs in sglang_server_gpus", HERE)
+        return Tuning(candidate, planner.concurrency, (), (*candidate.findings, wrong))
     if not able:
         return Tuning(unable[0], planner.concurrency, tuple(unable), unable[0].findings)
     chosen = replace(able[0], reasons=_explained(able, wishes))
@@ -272,7 +278,10 @@ class _Planner:
             pipeline=given.pipeline,
             expert=given.expert,
             attention_data=given.attention_data,
-            partition=given.partition if "SGLANG_PP_LAYER_PARTITION" in given.environment else (),
+            # One stage has all layers, whatever the variable says.
+            partition=given.partition
+            if given.pipeline > 1 and "SGLANG_PP_LAYER_PARTITION" in given.environment
+            else (),
             all_to_all=given.all_to_all != "none",
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.inference.sglang.plugins.module_utils import (
+    credentials,
     explanations,
     gpus,
     models,
@@ -27,6 +28,9 @@ from ansible_collections.inference.sglang.plugins.plugin_utils.aiconfigurator im
 
 CUDA_ARCH = "12.0f"
 """What kernels are compiled for where no GPU is known: RTX PRO 6000."""
+
+MOST_GPUS = 64
+"""More than any node has; every layout of them is looked at."""
 
 # Of the instance itself, or of the plan as a whole: no preset says them.
 _OWN = ("name", "model_path", "served_name", "host", "port", "api_key", "preset", "probe_prompt", "aiconfigurator")
@@ -69,10 +73,10 @@ class Planned:
     findings: tuple[Finding, ...]
 
 
-def wanted(values: Mapping[str, Any], *, keyed: bool = False, folders: tuple[str, ...] = ()) -> Instance:
+def wanted(values: Mapping[str, Any], *, key: str = "", folders: tuple[str, ...] = ()) -> Instance:
     """The instance that a host's settings describe; KeyError names a setting that could not be evaluated.
 
-    ``keyed``    whether there is a key, which is not among the values
+    ``key``      clients must send it; it is not among the values, and judged only
     ``folders``  where presets, shapes and patches with a relative path are looked for
     """
     given, origin, findings = _with_preset(values, folders)
@@ -105,12 +109,13 @@ def wanted(values: Mapping[str, Any], *, keyed: bool = False, folders: tuple[str
         stop_timeout=given["stop_timeout"],
         restart_limit=given["restart_limit"],
         serving=serving,
-        keyed=keyed,
+        keyed=bool(key),
     )
     shape, config, wrong = _declared_shape(given.get("model_shape"), given.get("quantization"), folders)
     card, wrong_card = _declared_card(given.get("gpu_model"))
     selected, wrong_gpus = _selected(given.get("gpus") or [])
-    patches, _wrong = role_files.patch_definitions(values.get("sglang_patches", []), None, folders)
+    patches, _wrong_patches = role_files.patch_definitions(values.get("sglang_patches", []), None, folders)
+    has = frozenset(str(patch["id"]) for patch in patches)
     wishes = Wishes(
         objective=given.get("objective") or "throughput",
         concurrency=given.get("concurrency"),
@@ -137,8 +142,8 @@ def wanted(values: Mapping[str, Any], *, keyed: bool = False, folders: tuple[str
         link=given.get("gpu_link") or "",
         shape=shape,
         config=config,
-        patches=frozenset(str(patch["id"]) for patch in patches),
-        findings=(*findings, *wrong, *wrong_card, *wrong_gpus),
+        patches=has,
+        findings=(*findings, *wrong, *wrong_card, *wrong_gpus, *_of_key(key, has)),
     )
 
 
@@ -213,6 +218,10 @@ def _with_preset(
     return given, _of_flags(origin, given, merged, name), findings
 
 
+def _of_key(key: str, has: frozenset[str]) -> list[Finding]:
+    return [*credentials.judge_key(key), *credentials.judge_log(has)] if key else []
+
+
 def _flagged(serving: Mapping[str, object], flags: Mapping[str, object]) -> list[str]:
     """The settings that an exact flag says, too."""
     exact = {flag_room.exact(flag) for flag, value in flags.items() if value is not None}
@@ -272,6 +281,10 @@ def _out_of_range(given: dict[str, Any]) -> list[Finding]:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
             found.append(Finding("plan.range", "error", f"{PREFIX}{name} is {value}", "Set it to a number above 0"))
             given[name] = None
+    if (given.get("gpu_count") or 0) > MOST_GPUS:
+        seen = f"{PREFIX}gpu_count is {given['gpu_count']}"
+        found.append(Finding("plan.range", "error", seen, f"Set it to the GPUs of a node, {MOST_GPUS} at most"))
+        given["gpu_count"] = None
     for name, words in _WORDS.items():
         if given.get(name) not in (None, *words):
             seen = f"{PREFIX}{name} is {given[name]!r}"

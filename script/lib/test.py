@@ -281,6 +281,13 @@ def interrupted() -> None:
     nothing_left("inference-sglang-molecule")
 
 
+@part("NVIDIA's aiconfigurator, asked and understood", long=True)
+def estimator() -> None:
+    """The adapter against the real program, in the environment that the README names."""
+    command = environment("aiconfigurator") / "bin" / "aiconfigurator"
+    tool("pytest", "--tb=short", "tests/estimator", env={"AICONFIGURATOR": str(command)})
+
+
 def nothing_left(network: str) -> None:
     """Raise SystemExit when a node or its network is still there."""
     listed = run(["podman", "ps", "--all", "--format", "{{.Names}}"], capture=True)

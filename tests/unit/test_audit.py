@@ -743,3 +743,30 @@ def test_caches_that_the_instance_could_not_use(name: str, value: str, why: str)
 )
 def test_caches_that_the_instance_can_use(name: str, value: str) -> None:
     assert audit.unwritable({name: value}, CACHE) == []
+
+
+def test_the_difference_to_a_plan_is_in_settings_variables_and_flags() -> None:
+    now = changed("Environment=HF_TOKEN=hf_abc")
+    better = changed("Environment=HF_TOKEN=hf_xyz", "Environment=NCCL_ALGO=Ring", without=["KillMode="])
+    better += "\n[Service]\nKillMode=process\nExecStart=\n"
+    better += "ExecStart=/opt/new/bin/python -m sglang.launch_server --model-path /srv/kimi --pp-size 8\n"
+    found = audit.difference(audit.parse(now, (), PLAIN.table), audit.parse(better, (), PLAIN.table))
+    assert [line for line in found if line[0] in "+-"] == [
+        "--- now",
+        "+++ planned",
+        "-KillMode=mixed",
+        "+KillMode=process",
+        "+Environment=NCCL_ALGO=Ring",
+        "-ExecStart=/opt/sglang/bin/python -m sglang.launch_server",
+        "-  --host 127.0.0.1",
+        "+ExecStart=/opt/new/bin/python -m sglang.launch_server",
+        "+  --pipeline-parallel-size 8",
+    ]
+    assert "hf_" not in "".join(found)
+
+
+def test_the_order_of_flags_and_variables_is_no_difference() -> None:
+    flags, turned = "--model-path /srv/kimi --pp-size 8", "--pp-size 8 --model-path=/srv/kimi"
+    one = audit.parse(started(flags) + "\n[Service]\nEnvironment=A=1 B=2\n", (), PLAIN.table)
+    other = audit.parse(started(turned) + "\n[Service]\nEnvironment=B=2\nEnvironment=A=1\n", (), PLAIN.table)
+    assert audit.difference(one, other) == []

@@ -39,10 +39,10 @@ PRESETS = role_files.shipped("presets")
 
 
 def planned(
-    release: str = RELEASE, facts: dict[str, Any] | None = None, *, keyed: bool = False, **changes: Any
+    release: str = RELEASE, facts: dict[str, Any] | None = None, *, key: str = "", **changes: Any
 ) -> instances.Planned:
     settings = SETTINGS | {f"sglang_server_{name}": value for name, value in changes.items()}
-    return instances.planned(instances.wanted(settings, keyed=keyed), release, facts)
+    return instances.planned(instances.wanted(settings, key=key), release, facts)
 
 
 def flags(made: instances.Planned) -> dict[str, list[str]]:
@@ -95,9 +95,29 @@ def test_settings_that_make_no_plan_are_refused_with_every_finding() -> None:
 
 
 def test_a_key_opens_other_addresses_and_stands_nowhere_in_the_plan() -> None:
-    made = planned(host="0.0.0.0", keyed=True, api_key="hunter2")  # noqa: S104 # what is tested
+    made = planned(host="0.0.0.0", key="hunter2")  # noqa: S104 # what is tested
     assert flags(made)["--config"] == ["/etc/sglang/kimi/secrets.yml"]
     assert "hunter2" not in json.dumps(made.content)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "fault"),
+    [
+        ("two words", {}, "credentials.key"),
+        ("-dash", {}, "credentials.key"),
+        ("sk-1", {"flags": {"config": "/srv/mine.yml"}}, "plan.own_flag"),
+    ],
+)
+def test_a_key_that_could_not_work_is_told_and_not_repeated(key: str, changes: dict[str, Any], fault: str) -> None:
+    made = planned(key=key, **changes)
+    assert [finding.id for finding in errors(made.findings)] == [fault]
+    assert key not in json.dumps([finding.seen + finding.remedy for finding in made.findings])
+
+
+def test_a_key_needs_the_patch_that_keeps_it_out_of_the_log() -> None:
+    settings = SETTINGS | {"sglang_patches": ["triton-layer-probe"]}
+    made = instances.planned(instances.wanted(settings, key="sk-1"), RELEASE)
+    assert [finding.id for finding in errors(made.findings)] == ["credentials.log"]
 
 
 @pytest.mark.parametrize("release", releases.RELEASES)
@@ -202,6 +222,7 @@ def test_a_preset_that_cannot_be_meant(tmp_path: Path, content: str | None, faul
         ({"gpus": [-1]}, "gpus.numbers"),
         ({"gpus": [8], "gpu_model": "h200", "gpu_count": 8}, "gpus.numbers"),
         ({"concurrency": 0}, "plan.range"),
+        ({"gpu_count": 10**9, "gpu_model": "h200", "model_shape": "llama-3.1-8b"}, "plan.range"),
         ({"read_rate": -1.0}, "plan.range"),
         ({"objective": "fast"}, "plan.choice"),
         ({"nccl_p2p_level": "5"}, "plan.choice"),

@@ -64,7 +64,8 @@ from {utils} import current
 
 def {function}(*arguments):
     words = [str(word).lower() for word in arguments]
-    path = os.path.join(os.environ["TVM_FFI_CACHE_DIR"], "_".join(["{name}", *words, current[0]]), "k.so")
+    folder = "_".join(["{name}", *words, current[0]])
+    path = os.path.join(os.environ["TVM_FFI_CACHE_DIR"], folder, "sgl_kernel_jit_k.so")
     os.makedirs(os.path.dirname(path))
     with open(path, "wb+") as stream:
         stream.write(b"0" * 4096)
@@ -152,8 +153,8 @@ def test_kernels_of_sglang_are_called_as_its_releases_call_them(build, tmp_path,
     assert done.returncode == 0, done.stdout + done.stderr
     cache = tmp_path / "tvm-ffi"
     assert report(done)["libraries"] == {
-        "activation(bfloat16)": f"{cache}/activation_bf16_{architecture}/k.so",
-        "gptq_marlin(true,7)": f"{cache}/gptq_marlin_true_7_{architecture}/k.so",
+        "activation(bfloat16)": f"{cache}/activation_bf16_{architecture}/sgl_kernel_jit_k.so",
+        "gptq_marlin(true,7)": f"{cache}/gptq_marlin_true_7_{architecture}/sgl_kernel_jit_k.so",
         "sampling": "/cache/sampling.so",
     }
 

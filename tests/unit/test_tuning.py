@@ -329,3 +329,51 @@ def test_case_c28_the_load_barrier_is_foreseen() -> None:
     assert "launch.load_barrier" not in [finding.id for finding in tune(read_rate=6500.0, **given).findings]
     pipeline = tune(read_rate=900.0, serving={"pipeline_parallel": 8})
     assert "launch.load_barrier" not in [finding.id for finding in pipeline.findings]
+
+
+@pytest.mark.parametrize(("release", "depth"), [(OLD, 0), (NEW, 1)])
+def test_between_nodes_depth_waits_for_the_release_that_ended_its_deadlock(release: str, depth: int) -> None:
+    tuned = tune(
+        release=release,
+        serving={"pipeline_parallel": 16},
+        flags={"nnodes": 2, "dist-init-addr": "192.0.2.1:20000"},
+        concurrency=64,
+    )
+    assert tuned.chosen.launch.depth == depth
+    assert ("can block" in tuned.chosen.reasons["async_depth"]) == (depth == 0)
+
+
+@pytest.mark.parametrize(("release", "backend"), [(OLD, "flashinfer_cutlass"), (NEW, None)])
+def test_experts_in_nvfp4_are_told_their_kernels_where_sglang_does_not_choose(
+    release: str, backend: str | None
+) -> None:
+    model = replace(KIMI, weight_format=models.Format("nvfp4", 4, 1, 16, 8))
+    assert tune(BOX, model, release).chosen.serving.get("moe_backend") == backend
+    assert tune(B200, model, release).chosen.serving.get("moe_backend") is None
+
+
+def test_a_fraction_that_is_no_number_is_left_to_those_who_judge_flags() -> None:
+    tuned = tune(serving={"tensor_parallel": 8}, flags={"mem-fraction-static": "much"})
+    assert [finding.id for finding in tuned.findings if finding.id.startswith("memory.")] == []
+
+
+def test_a_rule_against_all_layouts_is_told_of_one_that_fits() -> None:
+    """Not of one that lacks memory as well, which would hide what is to be changed."""
+    tuned = tune(flags={"attention-backend": "trtllm_mla"})
+    assert [finding.id for finding in errors(tuned.findings)] == ["launch.attention_hardware"]
+
+
+def test_gpus_that_no_layout_has_a_use_for() -> None:
+    """37 neither divides heads nor leaves each of 32 layers' stages one."""
+    tuned = tune(replace(H200, count=37), LLAMA)
+    (finding,) = errors(tuned.findings)
+    assert finding.id == "tuning.no_layout"
+    assert "no split of 37 GPUs" in finding.seen
+    assert tuned.candidates == ()
+
+
+def test_a_partition_beside_one_stage_is_not_planned_with() -> None:
+    partition = {"SGLANG_PP_LAYER_PARTITION": "30,31"}
+    tuned = tune(release=NEW, serving={"tensor_parallel": 8}, environment=partition)
+    assert errors(tuned.findings) == []
+    assert tuned.chosen.budget == tune(release=NEW, serving={"tensor_parallel": 8}).chosen.budget

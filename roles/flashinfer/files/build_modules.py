@@ -5,8 +5,9 @@
 ``norm`` is a FlashInfer module, ``activation(bfloat16)`` a kernel of SGLang's own with its template arguments.
 
 Runs in the release's own interpreter and in the unit's environment: the toolkit is CUDA_HOME, the architectures are
-FLASHINFER_CUDA_ARCH_LIST, the caches are FLASHINFER_WORKSPACE_BASE and TVM_FFI_CACHE_DIR. Nothing is downloaded and no
-GPU is needed. A kernel that fails leaves the others compiled; the exit status is 1 then.
+FLASHINFER_CUDA_ARCH_LIST, the caches are FLASHINFER_WORKSPACE_BASE, and TVM_FFI_CACHE_DIR up to SGLang 0.5.17, then
+SGLANG_JIT_CACHE_DIR or a folder of HOME. Nothing is downloaded and no GPU is needed. A kernel that fails leaves the
+others compiled; the exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -107,11 +108,13 @@ def build_for_gpu(generator: Callable[..., Any], arguments: list[Any]) -> Path:
 
 
 def libraries() -> set[Path]:
-    """Libraries of SGLang's cache that this process has loaded; the function that compiles one loads it too."""
-    cache = str(Path(os.environ["TVM_FFI_CACHE_DIR"]).resolve()) + "/"
+    """SGLang's libraries that this process has loaded, as it loads each one that it compiles.
+
+    Its releases name the folders differently, and the files of all begin alike.
+    """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    mapped = (line.split(maxsplit=5)[-1].strip() for line in maps.splitlines())
-    return {Path(path) for path in mapped if path.startswith(cache) and path.endswith(".so")}
+    mapped = {Path(line.split(maxsplit=5)[-1].strip()) for line in maps.splitlines()}
+    return {path for path in mapped if path.name.startswith("sgl_kernel_jit_") and path.suffix == ".so"}
 
 
 def attribute(module: str, name: str) -> Any:
