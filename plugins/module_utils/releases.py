@@ -167,6 +167,7 @@ _FP4_CACHE = KnownFault(
 )
 
 _PROBE, _WINDOW, _KEY, _ABORT = "triton-layer-probe", "swa-start-layer", "api-key-log", "pp-abort"
+_ACTIVATION = "activation-gcc12"
 
 RELEASES: dict[str, Release] = {
     release.version: release
@@ -179,7 +180,7 @@ RELEASES: dict[str, Release] = {
             kernel="0.4.2",
             install_mb=8590,
             locks={"3.11": "8d6f266e", "3.12": "414f869f"},
-            patches=(_PROBE, _WINDOW, _KEY, _ABORT),
+            patches=(_PROBE, _WINDOW, _KEY, _ABORT, _ACTIVATION),
             constraints=_OLD_KERNELS,
             known_faults=(_DEEP_GEMM, _GRAPH_REGISTER, _SERVER_INFO),
         ),
@@ -191,7 +192,7 @@ RELEASES: dict[str, Release] = {
             kernel="0.4.2.post2",
             install_mb=9485,
             locks={"3.11": "b2424b44", "3.12": "92f66d92"},
-            patches=(_PROBE, _WINDOW, _KEY, _ABORT),
+            patches=(_PROBE, _WINDOW, _KEY, _ABORT, _ACTIVATION),
             constraints=_OLD_KERNELS,
             known_faults=(_DEEP_GEMM, _GRAPH_REGISTER, _HICACHE, _SERVER_INFO),
         ),
@@ -203,7 +204,7 @@ RELEASES: dict[str, Release] = {
             kernel="0.4.2.post2",
             install_mb=9496,
             locks={"3.11": "226273fc", "3.12": "8c490515", "3.13": "546c7722"},
-            patches=(_PROBE, _WINDOW, _KEY, _ABORT),
+            patches=(_PROBE, _WINDOW, _KEY, _ABORT, _ACTIVATION),
             constraints=_OLD_KERNELS,
             excludes=_NO_OUTLINES,
             known_faults=(_OUTLINES, _DEEP_GEMM, _GRAPH_REGISTER, _HICACHE, _SERVER_INFO),

@@ -35,7 +35,7 @@ PYTHON_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 # The core, as scripts and plugins alike import it: ansible_collections.inference.sglang.plugins.module_utils.
 sys.path.append(str(ROOT / ".collections"))
 
-Environment = Literal["controller", "development"]
+Environment = Literal["aiconfigurator", "controller", "development"]
 
 
 def run(

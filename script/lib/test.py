@@ -91,10 +91,17 @@ def style() -> None:
 
 @part("unit tests of the core, the plugins and the roles' interfaces")
 def units() -> None:
-    """All of tests/unit but what the part ``hygiene`` runs."""
+    """All of tests/unit but what the part ``hygiene`` runs, and what they cover of the core."""
     # Some compile a library, and some ask systemd how it reads a unit.
     require_packages("binutils", "gcc", "libc6-dev", "systemd")
-    tool("pytest", "--tb=short", "tests/unit", "--ignore=tests/unit/test_hygiene.py")
+    tool("coverage", "run", "-m", "pytest", "--tb=short", "tests/unit", "--ignore=tests/unit/test_hygiene.py")
+    tool("coverage", "report", "--skip-covered")
+
+
+@part("each rule of the core by a unit test that fails without it")
+def rules_proof() -> None:
+    """Every rule in turn is made silent; a room's tests must notice."""
+    tool("python", "script/lib/rules_proof.py")
 
 
 @part("every lock against table and index, and one release by an installation, in turn")
@@ -145,6 +152,7 @@ def check_locks() -> None:
 @part("flag tables and patches against the published sources of all releases")
 def wheels() -> None:
     """All of tests/wheels. The wheels are fetched once, by the hashes of the locks."""
+    require_packages("g++")  # the probe of activation-gcc12 compiles
     tool("pytest", "--tb=short", "tests/wheels", env={"SGLANG_SOURCES": str(sources.fetch())})
 
 

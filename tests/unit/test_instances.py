@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "sglang_release": RELEASE,
     "sglang_root": "/opt/sglang",
     "sglang_release_path": "/opt/sglang/releases/r",
-    "sglang_patches": ["triton-layer-probe", "swa-start-layer", "api-key-log", "pp-abort"],
+    "sglang_patches": ["triton-layer-probe", "swa-start-layer", "api-key-log", "pp-abort", "activation-gcc12"],
     "sglang_user": "sglang",
     "sglang_server_name": "kimi",
     "sglang_server_model_path": "/srv/model",
