@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.sglang.plugins.module_utils import explanations
@@ -28,7 +28,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         settings = self._task.args.get("settings")
         if not isinstance(settings, dict):
             raise AnsibleActionFail("settings: give what inference.sglang.validate_settings returned as settings")
-        key = str(self._templar.template(task_vars.get("sglang_server_api_key")) or "")
+        try:
+            key = str(self._templar.template(task_vars.get("sglang_server_api_key")) or "")
+        except AnsibleError as error:
+            raise AnsibleActionFail(f"sglang_server_api_key cannot be evaluated: {error.message}") from error
         folders = tuple(str(task_vars[name]) for name in ("inventory_dir", "playbook_dir") if task_vars.get(name))
         try:
             instance = instances.wanted(settings, key=key, folders=folders)

@@ -4,19 +4,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.errors import ArgumentValueError, RequiredError
 from ansible.plugins.action import ActionBase
 from ansible_collections.inference.sglang.plugins.module_utils import releases, rules, settings, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
-from ansible_collections.inference.sglang.plugins.plugin_utils import instances, role_files
+from ansible_collections.inference.sglang.plugins.plugin_utils import instances, role_files, variables
 
 ROLES = Path(__file__).parents[2] / "roles"
 
@@ -39,32 +36,32 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         defaults: dict[str, Any] = {}
         for role in specs:
             defaults.update(self._load(ROLES / role / "defaults" / "main.yml"))
-        variables = {**defaults, **task_vars}
-        templar = self._templar.copy_with_new_env(available_variables=variables)
+        merged = {**defaults, **task_vars}
+        templar = self._templar.copy_with_new_env(available_variables=merged)
 
         values: dict[str, Any] = {}
         derived: list[Finding] = []
         findings = settings.unknown(specs, task_vars)
         for role in chosen:
             for name, option in specs[role].items():
-                told = derived if name in defaults and variables[name] == defaults[name] else findings
+                told = derived if name in defaults and merged[name] == defaults[name] else findings
                 try:
-                    given = {name: templar.template(variables[name])} if name in variables else {}
+                    given = {name: templar.template(merged[name])} if name in merged else {}
                 except AnsibleError as error:
                     told.append(_unresolved(name, role, error))
                     continue
-                wrong, value = _judge(name, option, role, given, defaults.get(name))
+                wrong, value = variables.judge(name, option, role, given, defaults.get(name))
                 told += wrong
                 if given and not wrong and not option.get("no_log"):
                     values[name] = value
-        key = str(templar.template(variables.get("sglang_server_api_key")) or "")
+        key = self._key(templar, merged)
         findings += [
             *self._of_release(values, defaults, key, task_vars),
             *_of_toolkit(values),
             *_of_patches(values, task_vars),
         ]
         unlocked = _of_python(values)
-        if variables["sglang_python_version"] != defaults["sglang_python_version"]:
+        if merged["sglang_python_version"] != defaults["sglang_python_version"]:
             findings += unlocked
         # A default goes wrong by a variable that is judged itself, or by the node's own Python, which preflight judges:
         # told only where neither tells why.
@@ -96,9 +93,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             instance = instances.wanted(values, key=key, folders=folders)
         except KeyError:
-            variables = {**defaults, "model_weights_path": "/nonexistent", "ansible_facts": {}}
-            templar = self._templar.copy_with_new_env(available_variables=variables)
-            stand_ins = {name: templar.template(variables[name]) for name in variables}
+            missing = {**defaults, "model_weights_path": "/nonexistent", "ansible_facts": {}}
+            templar = self._templar.copy_with_new_env(available_variables=missing)
+            stand_ins = {name: templar.template(missing[name]) for name in missing}
             instance = instances.wanted(stand_ins | dict(values), key=key, folders=folders)
         for finding in instances.planned(instance, release if known else defaults["sglang_release"]).findings:
             room = finding.id.partition(".")[0]
@@ -111,6 +108,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 instance.settings.flags, str(values.get("sglang_python_version")), releases.RELEASES[release]
             )
         return found
+
+    @staticmethod
+    def _key(templar: Any, merged: Mapping[str, Any]) -> str:
+        """The API key; empty where it cannot be evaluated, which is told like that of any variable."""
+        try:
+            return str(templar.template(merged.get("sglang_server_api_key")) or "")
+        except AnsibleError:
+            return ""
 
     def _load(self, path: Path) -> dict[str, Any]:
         return (self._loader.load_from_file(str(path), trusted_as_template=True) or {}) if path.is_file() else {}
@@ -126,39 +131,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 else:
                     options.setdefault(name, {**option, "required": False})
         return options
-
-
-def _judge(
-    name: str, option: Mapping[str, Any], role: str, given: dict[str, Any], default: object
-) -> tuple[list[Finding], Any]:
-    """The findings on one variable, and its value as the type that its role wants."""
-    if given and (findings := settings.misread(name, option, given[name], default)):
-        return findings, None
-    # Type path would expand ~ to the home of whoever runs Ansible here, not on the node.
-    spec = {**option, "type": "str"} if option.get("type") == "path" else option
-    checked = ArgumentSpecValidator({name: spec}).validate(given, validate_role_argument_spec=True)
-    kind = option.get("type", "str")
-    # A list or dict may hold a token among other things.
-    shown = kind in ("str", "path", "int", "float", "bool") and not option.get("no_log")
-    findings = []
-    for error in checked.errors.errors:
-        if isinstance(error, RequiredError):
-            fault, seen, remedy = "required", f"{name} is not set", f"Set {name}: {_first_sentence(option)}"
-        else:
-            seen = f"{name} is {repr(given[name]) if shown else 'of type ' + settings.type_of(given[name])}"
-            if isinstance(error, ArgumentValueError):
-                fault, remedy = "choice", f"Set it to one of: {', '.join(map(str, option['choices']))}"
-            else:
-                fault, remedy = "type", f"Give it a value of type {kind}: {_first_sentence(option)}"
-                seen += "" if option.get("no_log") else f": {error.msg}".rstrip(".")
-        findings.append(Finding(f"settings.{fault}", "error", seen, remedy, f"roles/{role}/meta/argument_specs.yml"))
-    return findings, checked.validated_parameters.get(name)
-
-
-def _first_sentence(option: Mapping[str, Any]) -> str:
-    description = option.get("description", "")
-    plain = re.sub(r"\b[A-Z]\(([^)]*)\)", r"\1", description if isinstance(description, str) else description[0])
-    return plain.split(". ")[0].rstrip(".")
 
 
 def _unresolved(name: str, role: str, error: AnsibleError) -> Finding:

@@ -216,6 +216,13 @@ def known(product: str) -> Card | None:
     return next((CARDS[name] for name, pattern in _PRODUCTS.items() if re.fullmatch(pattern, bare)), None)
 
 
+def linked(card: Card, link: Link) -> Card:
+    """A card that shares something else with its neighbours than usual; the speed of such an NVLink is not known."""
+    if link == card.link:
+        return card
+    return replace(card, link=link, link_bandwidth=(PCIE_5 if card.capability >= 90 else PCIE_4) * (link == "pcie"))
+
+
 @dataclass(frozen=True)
 class Process:
     """A process that computes on a GPU.
@@ -297,10 +304,7 @@ class NodeGpus:
         card = gpu.card
         if declared and not known(gpu.product):
             card = replace(declared, memory=gpu.memory or declared.memory)
-        link = self.link(indices)
-        if link == card.link:
-            return card
-        return replace(card, link=link, link_bandwidth=(PCIE_5 if card.capability >= 90 else PCIE_4) * (link == "pcie"))
+        return linked(card, self.link(indices))
 
     def quiet(self) -> NodeGpus:
         """Without processes: what is the same at every reading."""

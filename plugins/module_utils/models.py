@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,6 +64,24 @@ KV_BITS = {
 }
 """Bits a cached value by ``--kv-cache-dtype``; ``auto`` is 8 where a ModelOpt checkpoint asks for FP8, else 16
 (``configure_kv_cache_dtype`` in ``srt/model_executor/model_runner.py`` of 0.5.12.post1)."""
+
+MOST = 1 << 24
+MOST_LAYERS, MOST_DRAFTS, MOST_EXPERTS, MOST_BITS = 1000, 16, 1 << 16, 16
+MOST_CONTEXT = 1 << 30
+"""Larger numbers in a ``config.json`` are taken for mistakes."""
+
+QUANTIFIERS, GROUPS = 5, 3
+"""Repetitions and groups in a pattern of ``quantization_config``; with more, one match may take for ever."""
+
+PATIENCE = 0.5
+"""Seconds that all matches of a model's modules may take together."""
+
+ONLINE = ("fp8", "mxfp8", "w8a8_fp8", "bitsandbytes")
+"""``--quantization`` by which SGLang packs a checkpoint of 16 bits while it loads, on NVIDIA GPUs: Fp8Config and
+W8A8Fp8Config in ``srt/layers/quantization``, ``_unquantized_generator`` in ``srt/model_loader/loader.py`` of
+0.5.12.post1. Others want a packed checkpoint, or pack only a part of the modules."""
+
+YOURSELF = "set sglang_server_tuned to false, and layout and memory fraction yourself"
 
 LARGEST_HEADER = 100_000_000
 """Bytes; the safetensors format refuses longer headers."""
@@ -170,7 +189,11 @@ class Shape:
     ``weight_format``  of the routed experts, or of the MLP where there are none
     ``head``           empty where ``tied``: then it is the embedding, of which the last of several stages has a copy
     ``vision``         tower and projector, whole on every rank
+    ``patch_bytes``    what one patch of an image takes at once in a layer of the tower
     ``draft``          layers for multi-token prediction: in the checkpoint, loaded only to speculate
+    ``draft_layers``   those layers, without what each has besides: ``joined``, which joins two hidden states, and
+                       copies of embedding and head
+    ``quantization``   the checkpoint's method as SGLang names it; empty where it has none
     """
 
     architecture: str
@@ -200,7 +223,11 @@ class Shape:
     embedding: Size
     head: Size
     vision: Size = Size()
+    patch_bytes: int = 0
     draft: Size = Size()
+    draft_layers: tuple[Layer, ...] = ()
+    joined: Size = Size()
+    quantization: str = ""
 
     @property
     def dense_layers(self) -> int:
@@ -310,13 +337,17 @@ def read(
     text = text_config(config)
     # SGLang looks in this order: _parse_quant_hf_config in srt/configs/model_config.py, then get_quant_config in
     # srt/model_loader/weight_utils.py of 0.5.12.post1.
-    stored = _mapping(
-        config.get("quantization_config")
-        or config.get("compression_config")
-        or _mapping(quantization).get("quantization")
-        or text.get("quantization_config")
+    sources = (
+        ("quantization_config", config.get("quantization_config")),
+        ("compression_config", config.get("compression_config")),
+        ("quantization of hf_quant_config.json", _mapping(quantization).get("quantization")),
+        ("quantization_config", text.get("quantization_config")),
     )
-    shape = _shape(config, text, _quantization(stored))
+    for key, value in sources:
+        if value is not None and not isinstance(value, Mapping):
+            raise _fault("value", f"{key} is {_brief(value)}", "Copy the model's own config.json: this is a mapping")
+    stored = _mapping(next((value for _, value in sources if value), None))
+    shape = replace(_shape(config, text, _quantization(stored)), quantization=_method(stored))
     findings = []
     if shape.architecture not in KNOWN:
         findings.append(
@@ -330,9 +361,13 @@ def read(
             )
         )
     factor, differs = _compare(shape, index or {})
-    if online and not stored:
+    if online not in ("", "unquant") and not stored:
+        if online not in ONLINE:
+            seen = f"{shape.architecture} has weights of 16 bits, whose size by --quantization {online} is not known"
+            raise _fault("quantization", seen, f"Use one of {', '.join(ONLINE)}, or {YOURSELF}")
         shape = _shape(config, text, _quantization({"quant_method": online}))
-    layers = tuple(layer.scaled(factor) for layer in shape.layers)
+    scaled = {id(layer): layer.scaled(factor) for layer in shape.layers}
+    layers = tuple(scaled[id(layer)] for layer in shape.layers)
     shape = replace(shape, layers=layers, embedding=shape.embedding.scaled(factor), head=shape.head.scaled(factor))
     return shape, findings + differs
 
@@ -345,8 +380,8 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def layer_count(config: Mapping[str, Any]) -> int:
     """Number of decoder layers; needs no other key. Raises ModelError."""
     keys = _Keys(text_config(config))
-    count = keys.whole("num_hidden_layers")
-    keys.check(_architecture(config))
+    count = keys.whole("num_hidden_layers", most=MOST_LAYERS)
+    keys.check(_architecture(config) or "the model")
     return count
 
 
@@ -358,7 +393,7 @@ class _Keys:
         self.missing: list[str] = []
         self.wrong: list[str] = []
 
-    def whole(self, *names: str, default: int | None = None) -> int:
+    def whole(self, *names: str, default: int | None = None, most: int = MOST) -> int:
         found = next((name for name in names if self.values.get(name) is not None), None)
         if found is None:
             if default is None:
@@ -366,7 +401,10 @@ class _Keys:
             return 1 if default is None else default
         value = self.values[found]
         if isinstance(value, bool) or not isinstance(value, int) or value < (default != 0):
-            self.wrong.append(f"{found} {value!r}")
+            self.wrong.append(f"{found} {_brief(value)}")
+            return 1
+        if value > most:
+            self.wrong.append(f"{found} above {most}")
             return 1
         return value
 
@@ -380,17 +418,51 @@ class _Keys:
 
 
 @dataclass(frozen=True)
-class _Quantization:
-    """Which module is stored how: the first group of formats whose patterns match it, or plain where none does."""
+class _Modules:
+    """A set of modules, by parts of their names and by patterns."""
 
-    groups: tuple[tuple[tuple[re.Pattern[str], ...], Format], ...] = ()
-    ignored: tuple[re.Pattern[str], ...] = ()
-    kv_bits: float = 16.0
+    names: frozenset[str]
+    patterns: tuple[re.Pattern[str], ...]
+
+    def has(self, module: str) -> bool:
+        parts = module.split(".")
+        ends = range(len(parts) + 1)
+        named = any(".".join(parts[start:end]) in self.names for start in ends for end in ends[start + 1 :])
+        return named or any(pattern.match(module) for pattern in self.patterns)
+
+
+class _Quantization:
+    """Which module is stored how: the first group of formats that has it, or plain where none does."""
+
+    def __init__(
+        self, groups: Sequence[tuple[_Modules, Format]] = (), ignored: _Modules | None = None, kv_bits: float = 16.0
+    ) -> None:
+        self.groups, self.ignored, self.kv_bits = groups, ignored, kv_bits
+        self.spent = 0.0
 
     def of(self, module: str, plain: Format) -> Format:
-        if any(pattern.match(module) for pattern in self.ignored):
-            return plain
-        return next((form for patterns, form in self.groups if any(p.match(module) for p in patterns)), plain)
+        start = time.perf_counter()
+        if self.ignored and self.ignored.has(module):
+            form = plain
+        else:
+            form = next((form for modules, form in self.groups if modules.has(module)), plain)
+        self.spent += time.perf_counter() - start
+        if self.spent > PATIENCE:
+            raise _fault(
+                "value",
+                "quantization_config has patterns that take too long to compare with the model's modules",
+                "Copy the model's own config.json, unchanged",
+            )
+        return form
+
+
+def _method(stored: Mapping[str, Any]) -> str:
+    """The method as SGLang names it: ``_parse_modelopt_quant_config`` in ``srt/configs/model_config.py``."""
+    method = str(stored.get("quant_method", "modelopt" if "quant_algo" in stored else "")).lower()
+    if method == "modelopt":
+        algorithm = str(stored.get("quant_algo")).upper()
+        method = "modelopt_fp4" if "FP4" in algorithm else "modelopt_fp8" if "FP8" in algorithm else method
+    return method
 
 
 def _quantization(stored: Mapping[str, Any]) -> _Quantization:
@@ -399,19 +471,28 @@ def _quantization(stored: Mapping[str, Any]) -> _Quantization:
     method = str(stored.get("quant_method", "modelopt" if "quant_algo" in stored else ""))
     names = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
     ignored = [str(name) for key in names for name in _list(stored.get(key))]
-    everything = (re.compile(""),)
+    everything = _Modules(frozenset(), (re.compile(""),))
     form: Format | None = None
     if method == "compressed-tensors":
         groups = [_mapping(group) for group in _mapping(stored.get("config_groups")).values()]
-        forms = {
-            _patterns(_list(group.get("targets"))): _compressed(_mapping(group.get("weights"))) for group in groups
-        }
-        known = tuple((targets, packed) for targets, packed in forms.items() if packed)
+        forms = [
+            (_modules(_list(group.get("targets"))), _compressed(_mapping(group.get("weights")))) for group in groups
+        ]
+        known = [(targets, packed) for targets, packed in forms if packed]
         if known and len(known) == len(forms):
-            return _Quantization(known, _patterns(ignored))
+            return _Quantization(known, _modules(ignored))
     elif method in ("fp8", "fbgemm_fp8"):
         form = _float8(stored.get("weight_block_size"))
-    elif method in ("gptq", "awq") and isinstance(stored.get("bits"), int):
+    elif method == "mxfp8":
+        form = Format("mxfp8", 8, 1, 32, 8)
+    elif method == "w8a8_fp8":
+        form = Format("fp8", 8)
+    elif method == "w8a8_int8":
+        form = Format("int8", 8, 1, 0, 32)
+    elif method == "bitsandbytes" and not stored.get("load_in_8bit"):
+        # NF4: a scale of 8 bits for 64 values, and one of 32 bits for 256 of those.
+        form = Format("nf4", 4, 1, 64, 9)
+    elif method in ("gptq", "awq") and _is_whole(stored.get("bits")):
         # A zero point beside each scale.
         form = _integer(stored["bits"], stored.get("group_size"), stored["bits"])
     elif method == "mxfp4":
@@ -421,18 +502,20 @@ def _quantization(stored: Mapping[str, Any]) -> _Quantization:
     if form is None:
         raise _fault(
             "quantization",
-            f"quantisation {method or stored} has no known size",
-            "Serve a checkpoint in bf16, FP8, INT4 or INT8 (compressed-tensors, GPTQ, AWQ), NVFP4 or MXFP4",
+            f"quantisation {_brief(method or dict(stored))} has no known size",
+            "Serve a checkpoint in bf16, FP8, INT4 or INT8 (compressed-tensors, GPTQ, AWQ), NVFP4 or MXFP4, or "
+            + YOURSELF,
         )
     scheme = _mapping(stored.get("kv_cache_scheme"))
     narrow = stored.get("kv_cache_quant_algo") == "FP8" or (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
     cached = 8.0 if method.startswith("modelopt") and narrow else 16.0
-    return _Quantization(((everything, form),), _patterns(ignored), cached)
+    return _Quantization([(everything, form)], _modules(ignored), cached)
 
 
 def _compressed(weights: Mapping[str, Any]) -> Format | None:
-    bits, group = weights.get("num_bits"), weights.get("group_size")
-    if weights.get("type") == "int" and isinstance(bits, int):
+    bits: Any = weights.get("num_bits")
+    group = weights.get("group_size")
+    if weights.get("type") == "int" and _is_whole(bits):
         return _integer(bits, group, 0)
     if weights.get("type") == "float" and bits == 8:
         return _float8(weights.get("block_structure"))
@@ -442,57 +525,76 @@ def _compressed(weights: Mapping[str, Any]) -> Format | None:
 
 
 def _integer(bits: int, group: object, zero_bits: int) -> Format:
+    if not 0 < bits <= MOST_BITS:
+        remedy = f"Copy the model's own config.json: a value has 1 to {MOST_BITS} bits"
+        raise _fault("value", f"quantization_config says {_brief(bits)} bits", remedy)
     return Format(f"int{bits}", bits, 1, group if isinstance(group, int) and group > 0 else 0, 16 + zero_bits)
 
 
 def _float8(block: object) -> Format:
-    if isinstance(block, list) and len(block) == 2 and all(isinstance(side, int) and side > 0 for side in block):
+    if isinstance(block, list) and len(block) == 2 and all(_is_whole(side) and 0 < side <= MOST for side in block):
         return Format("fp8", 8, block[0], block[1], 32)
     return Format("fp8", 8)
 
 
-def _patterns(names: Iterable[object]) -> tuple[re.Pattern[str], ...]:
+def _modules(names: Iterable[object]) -> _Modules:
     """Module names as the tools write them: ``re:`` and a regular expression, or a name that may end or begin short.
 
     The prefix of multimodal models is left out on both sides: it is written before ``model.``, after it or not at all.
     """
-    found = []
+    plain, found = set(), []
     for name in map(str, names):
         bare = name.replace("language_model\\.", "").replace("language_model.", "")
         if name == "Linear":
             bare = "re:"
         if not bare.startswith("re:"):
-            bare = "re:(?:.*\\.)?" + re.escape(bare).replace("\\*", ".*") + "(?:\\..*)?$"
+            if "*" not in bare:
+                plain.add(bare)
+                continue
+            bare = "re:(?:.*\\.)?" + re.sub(r"(\\\*)+", ".*", re.escape(bare)) + "(?:\\..*)?$"
+            loose = bare.count(".*") - 2 > QUANTIFIERS
+        else:
+            loose = _loose(bare)
         try:
+            if loose:
+                raise re.error("it is too loose")
             found.append(re.compile(bare[3:]))
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise _fault(
                 "value",
-                f"quantization_config names modules by {name!r}: {error}",
+                f"quantization_config names modules by {_brief(name)}: {error}",
                 "Copy the model's own config.json, unchanged",
             ) from error
-    return tuple(found)
+    return _Modules(frozenset(plain), tuple(found))
+
+
+def _loose(pattern: str) -> bool:
+    """Whether a regular expression may be matched in too many ways."""
+    repeats = len(re.findall(r"[*+?{]", pattern)) - pattern.count("(?")
+    return repeats > QUANTIFIERS or pattern.count("(") > GROUPS or bool(re.search(r"\)[*+{]", pattern))
 
 
 def _shape(config: Mapping[str, Any], text: Mapping[str, Any], quantization: _Quantization) -> Shape:
     architecture = _architecture(config)
+    if not architecture:
+        raise _fault("incomplete", "config.json names no architectures", "Copy the model's own config.json, unchanged")
     keys = _Keys(text)
     kinds = _list(text.get("layer_types"))
     odd = [what for key, what in UNSUPPORTED.items() if text.get(key)]
-    odd += [str(kind) for kind in kinds if kind not in ("full_attention", "sliding_attention")]
+    odd += [str(kind)[:80] for kind in kinds if kind not in ("full_attention", "sliding_attention")]
     if odd:
         raise _fault(
             "unsupported",
             f"{architecture} has {odd[0]}, whose memory is not known here",
-            "Set layout and --mem-fraction-static yourself",
+            YOURSELF[0].upper() + YOURSELF[1:],
         )
-    count, hidden = keys.whole("num_hidden_layers"), keys.whole("hidden_size")
+    count, hidden = keys.whole("num_hidden_layers", most=MOST_LAYERS), keys.whole("hidden_size")
     heads, vocabulary = keys.whole("num_attention_heads"), keys.whole("vocab_size")
-    experts = keys.whole("n_routed_experts", "num_experts", "num_local_experts", default=0)
+    experts = keys.whole("n_routed_experts", "num_experts", "num_local_experts", default=0, most=MOST_EXPERTS)
     sparse = _sparse(keys, text, count) if experts else [False] * count
     windows = _windows(keys, text, kinds, count)
     expert_width = keys.whole("moe_intermediate_size", "intermediate_size") if experts else 0
-    shared_experts = keys.whole("n_shared_experts", default=0)
+    shared_experts = keys.whole("n_shared_experts", default=0, most=MOST_EXPERTS)
     latent = keys.whole("kv_lora_rank", default=0)
     rope = keys.whole("qk_rope_head_dim") if latent else 0
     head_dim = (
@@ -522,7 +624,7 @@ def _shape(config: Mapping[str, Any], text: Mapping[str, Any], quantization: _Qu
         expert_width=expert_width,
         width=keys.whole("intermediate_size", default=0 if all(sparse) else None),
         tied=tied,
-        context=keys.whole("max_position_embeddings"),
+        context=keys.whole("max_position_embeddings", most=MOST_CONTEXT),
         dtype=plain.name,
         split_pool=architecture in SPLIT_POOL and any(windows),
         kv_bits=quantization.kv_bits,
@@ -530,17 +632,25 @@ def _shape(config: Mapping[str, Any], text: Mapping[str, Any], quantization: _Qu
         layers=(),
         embedding=embedding,
         head=Size() if tied else embedding,
-        vision=_vision(_mapping(config.get("vision_config")), hidden),
     )
-    drafts = range(count, count + keys.whole("num_nextn_predict_layers", default=0))
+    vision, patch_bytes = _vision(_mapping(config.get("vision_config")), hidden)
+    drafts = range(count, count + keys.whole("num_nextn_predict_layers", default=0, most=MOST_DRAFTS))
     keys.check(architecture)
     # A draft layer joins two hidden states and has copies of embedding and head: srt/models/deepseek_nextn.py.
-    joined = plain.size(hidden, 2 * hidden) + embedding + embedding
+    joined = plain.size(hidden, 2 * hidden)
     sample = "mlp.experts.0.up_proj" if any(sparse) else "mlp.up_proj"
+    draft_layers = tuple(_layer(shape, quantization, i, 0, bool(experts)) for i in drafts)
+    # Equal layers are one object, so that whoever sums over them can look at each once.
+    same: dict[Layer, Layer] = {}
+    layers = (_layer(shape, quantization, i, windows[i], sparse[i]) for i in range(count))
     return replace(
         shape,
-        layers=tuple(_layer(shape, quantization, i, windows[i], sparse[i]) for i in range(count)),
-        draft=_sum(_layer(shape, quantization, i, 0, bool(experts)).size + joined for i in drafts),
+        layers=tuple(same.setdefault(layer, layer) for layer in layers),
+        vision=vision,
+        patch_bytes=patch_bytes,
+        draft=_sum(layer.size + joined + embedding + embedding for layer in draft_layers),
+        draft_layers=draft_layers,
+        joined=joined,
         weight_format=quantization.of(f"model.layers.{count - 1}.{sample}", plain),
     )
 
@@ -587,7 +697,7 @@ def _layer(shape: Shape, quantization: _Quantization, index: int, window: int, h
 
 def _architecture(config: Mapping[str, Any]) -> str:
     names = _list(config.get("architectures")) or _list(text_config(config).get("architectures"))
-    return str(names[0]) if names else "a model without architectures"
+    return str(names[0])[:80] if names else ""
 
 
 def _sparse(keys: _Keys, text: Mapping[str, Any], count: int) -> list[bool]:
@@ -595,7 +705,7 @@ def _sparse(keys: _Keys, text: Mapping[str, Any], count: int) -> list[bool]:
     first = keys.whole("first_k_dense_replace", default=0)
     every = keys.whole("moe_layer_freq", default=1)
     step = keys.whole("decoder_sparse_step", default=1)
-    dense = _list(text.get("mlp_only_layers"))
+    dense = {layer for layer in _list(text.get("mlp_only_layers")) if isinstance(layer, int)}
     return [i >= first and i % every == 0 and (i + 1) % step == 0 and i not in dense for i in range(count)]
 
 
@@ -610,15 +720,21 @@ def _windows(keys: _Keys, text: Mapping[str, Any], kinds: Sequence[Any], count: 
     return [window if i >= first else 0 for i in range(count)]
 
 
-def _vision(vision: Mapping[str, Any], hidden: int) -> Size:
-    """A transformer of 16 bits and its two-layer projector; nothing where the keys are others than these."""
+def _vision(vision: Mapping[str, Any], hidden: int) -> tuple[Size, int]:
+    """A transformer of 16 bits and its two-layer projector, and the bytes of one patch in one of its layers.
+
+    Nothing where the keys are others than these.
+    """
     keys = _Keys(vision)
-    depth = keys.whole("vt_num_hidden_layers", "depth", "num_hidden_layers", default=0)
+    depth = keys.whole("vt_num_hidden_layers", "depth", "num_hidden_layers", default=0, most=MOST_LAYERS)
     inner = keys.whole("vt_hidden_size", "hidden_size", default=0)
     width = keys.whole("vt_intermediate_size", "intermediate_size", default=4 * inner)
     merged = 4 * inner  # 2 x 2 patches become one token
     parameters = depth * (4 * inner * inner + 2 * inner * width) + merged * (merged + hidden)
-    return Size(parameters, 2 * parameters)
+    # Attention: residual, norm, queries, keys and values; queries and keys again in 32 bits, rotated in 32 and in 16
+    # bits. MLP: residual, norm, both sides of the activation. VisionAttention in srt/layers/attention/vision.py,
+    # MoonViTEncoderLayer and apply_rope in srt/models/kimi_k25.py of 0.5.12.post1.
+    return Size(parameters, 2 * parameters), 2 * max(15 * inner, 2 * inner + 2 * width)
 
 
 def _compare(shape: Shape, index: Mapping[str, Any]) -> tuple[float, list[Finding]]:
@@ -675,7 +791,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(path, f"it is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise _unreadable(path, "it is no JSON object")
@@ -688,6 +804,20 @@ def _unreadable(path: Path, why: str) -> ModelError:
 
 def _fault(fault: str, seen: str, remedy: str) -> ModelError:
     return ModelError(Finding(f"model.{fault}", "error", seen, remedy, HERE))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _brief(value: object) -> str:
+    """A value of a config.json, which may be of any size, in few words."""
+    if isinstance(value, int) and abs(value) > 1 << 64:
+        return "a number of more than 64 bits"
+    if isinstance(value, list | dict):
+        value = f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}" if len(value) > 9 else value
+    text = value if isinstance(value, str) and value.startswith("a ") else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

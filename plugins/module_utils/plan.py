@@ -27,6 +27,9 @@ PREFIX = "sglang_server_"
 LEAST_START = 1800
 """Seconds that a start may take at least: kernels are compiled at a first one."""
 
+MOST_START = 86400
+"""Seconds that a start may take at most: one that takes a day hangs."""
+
 READ_RATE = 1000.0
 """MB/s of reading weights that is taken where nobody measured: a slow NVMe, or a good network."""
 
@@ -217,7 +220,7 @@ def start_timeout(shape: Shape | None, read_rate: float | None) -> int:
     """
     if shape is None:
         return LEAST_START
-    return max(LEAST_START, math.ceil(3 * shape.size.bytes / 1e6 / (read_rate or READ_RATE)))
+    return min(max(LEAST_START, math.ceil(3 * shape.size.bytes / 1e6 / (read_rate or READ_RATE))), MOST_START)
 
 
 def as_user(user: str) -> list[str]:
@@ -270,7 +273,7 @@ def _out_of_range(settings: Settings) -> list[Finding]:
         )
     ranges = {
         "sglang_server_port": (settings.port, 1, 65535),
-        "sglang_server_start_timeout": (settings.start_timeout, 1, 86400),
+        "sglang_server_start_timeout": (settings.start_timeout, 1, MOST_START),
         "sglang_server_stop_timeout": (settings.stop_timeout, 1, 86400),
         "sglang_server_restart_limit": (settings.restart_limit, 1, 1000),
     }

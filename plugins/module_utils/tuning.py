@@ -151,35 +151,59 @@ def tune(
     *,
     patches: frozenset[str] | None = None,
     ask: Ask | None = None,
+    keep: Layout | None = None,
 ) -> Tuning:
     """Choose what the user left open.
 
+    ``keep``  the layout that was chosen before, from the same: estimates vary, and another layout is a restart
     Never raises: what cannot work is an error among the findings, and the candidate that comes nearest is returned.
     """
-    planner = _Planner(wishes, table, hardware, shape, patches)
-    given = planner.given
+    first = _tune(_Planner(wishes, table, hardware, shape, patches), ask, keep)
+    if first.chosen.able or wishes.concurrency or wishes.tokens_per_request:
+        return first
+    # Nothing was promised: so less is, until it fits.
+    for promised in _halves(first.concurrency):
+        less = _tune(_Planner(replace(wishes, concurrency=promised), table, hardware, shape, patches), ask, keep)
+        if less.chosen.able:
+            seen = f"{first.concurrency} requests at a time do not fit, and none were promised: planned for {promised}"
+            remedy = "Set sglang_server_concurrency and sglang_server_tokens_per_request to what is to be served"
+            return replace(less, findings=(*less.findings, Finding("tuning.promise", "info", seen, remedy, HERE)))
+    return first
+
+
+def _halves(start: int) -> Iterator[int]:
+    while start > 1:
+        start //= 2
+        yield start
+
+
+def _tune(planner: _Planner, ask: Ask | None, keep: Layout | None) -> Tuning:
+    wishes, hardware, shape, given = planner.wishes, planner.hardware, planner.shape, planner.given
     if not wishes.tuned or hardware is None or shape is None or given.text("--device") not in ("", "cuda"):
         candidate = planner.candidate(planner.asked_layout())
-        return Tuning(candidate, planner.concurrency, (candidate,), (*candidate.findings, *planner.unknown()))
+        return Tuning(candidate, planner.total, (candidate,), (*candidate.findings, *planner.unknown()))
     known = (hardware, shape)
     if any(planner.is_given(name) for name in SIZES):
         candidate = planner.candidate(planner.asked_layout(), known)
-        findings = (*candidate.findings, *planner.limits(candidate))
-        return Tuning(candidate, planner.concurrency, (candidate,), findings)
+        return Tuning(candidate, planner.total, (candidate,), (*candidate.findings, *planner.doubts(candidate)))
     tried = [planner.candidate(layout, known) for layout in planner.layouts(*known)]
-    able = planner.rank([candidate for candidate in tried if candidate.able], ask)
+    able = [candidate for candidate in tried if candidate.able]
+    kept = [candidate for candidate in able if replace(candidate.layout, partition=(), all_to_all=False) == keep]
+    # A layout that stays needs no better estimator.
+    able = planner.rank(able, None if kept else ask)
+    able = kept + [candidate for candidate in able if candidate not in kept]
     unable = sorted((candidate for candidate in tried if not candidate.able), key=_shortfall)
     if not tried:
         candidate = planner.candidate(planner.asked_layout())
         seen = f"no split of {hardware.count * given.node_count} GPUs suits {shape.architecture}"
         seen += f", which has {len(shape.layers)} layers and {shape.heads} attention heads"
         wrong = Finding("tuning.no_layout", "error", seen, "Choose fewer of the GPUs in sglang_server_gpus", HERE)
-        return Tuning(candidate, planner.concurrency, (), (*candidate.findings, wrong))
+        return Tuning(candidate, planner.total, (), (*candidate.findings, wrong))
     if not able:
-        return Tuning(unable[0], planner.concurrency, tuple(unable), unable[0].findings)
-    chosen = replace(able[0], reasons=_explained(able, wishes))
-    findings = (*chosen.findings, *planner.limits(chosen), *planner.findings)
-    return Tuning(chosen, planner.concurrency, (chosen, *able[1:], *unable), findings)
+        return Tuning(unable[0], planner.total, tuple(unable), unable[0].findings)
+    chosen = replace(able[0], reasons=_explained(able, wishes, kept=bool(kept)))
+    findings = (*chosen.findings, *planner.doubts(chosen), *planner.fewer(chosen, known), *planner.findings)
+    return Tuning(chosen, planner.total, (chosen, *able[1:], *unable), findings)
 
 
 def _shortfall(candidate: Candidate) -> tuple[int, int]:
@@ -189,7 +213,7 @@ def _shortfall(candidate: Candidate) -> tuple[int, int]:
     return len(errors(candidate.findings)) - (missing > 0), missing
 
 
-def _explained(able: list[Candidate], wishes: Wishes) -> Mapping[str, str]:
+def _explained(able: list[Candidate], wishes: Wishes, *, kept: bool) -> Mapping[str, str]:
     """The chosen layout's reasons, with why it is the chosen one."""
     best = able[0]
     said = f"{best.layout}: the only layout that fits"
@@ -211,6 +235,8 @@ def _explained(able: list[Candidate], wishes: Wishes) -> Mapping[str, str]:
         )
     elif len(able) > 1:
         said = f"{best.layout}: nothing is known of this GPU's speed, so the layout with fewest stages is taken"
+    if kept:
+        said = f"{best.layout}: kept, as nothing that it was chosen from has changed"
     sizes = (best.layout.tensor, best.layout.pipeline, best.layout.expert, best.layout.attention_data)
     first = SIZES[max(range(len(SIZES)), key=lambda index: sizes[index])]
     return {**best.reasons, **dict.fromkeys(SIZES, "of the same layout"), first: said}
@@ -266,6 +292,9 @@ class _Planner:
         """Whether the user gave a setting, or any flag that it is in some release."""
         if name in self.wishes.serving and spellings.is_set(name, self.wishes.serving[name]):
             return True
+        if name == "attention_data_parallel":
+            # --dp-size alone is whole copies of the model.
+            return self.given.attention_data > 1
         known = {flag for spelling in spellings.SETTINGS[name].spellings for flag in spelling}
         return any(flag in self.table and self.given.given(flag) is not None for flag in known)
 
@@ -287,7 +316,7 @@ class _Planner:
 
     def layouts(self, hardware: Hardware, shape: Shape) -> Iterator[Layout]:
         """Every layout of all the GPUs that the model's dimensions allow."""
-        count = hardware.count * self.given.node_count
+        count = hardware.count * self.given.node_count // self.given.replicas
         spread = self.given.all_to_all != "none"
         likes = [Layout(all_to_all=spread)]
         if shape.experts:
@@ -298,7 +327,8 @@ class _Planner:
         seen = set()
         for like in likes:
             for layout in memory.layouts(shape, count, like):
-                if layout not in seen:
+                # A tensor group that spans nodes is at the mercy of their network.
+                if layout not in seen and layout.tensor <= hardware.count:
                     seen.add(layout)
                     yield layout
 
@@ -357,12 +387,45 @@ class _Planner:
             prefill_graphs=bool(candidate.load and candidate.load.prefill_graphs),
             kv_type=launch.text("--kv-cache-dtype") or "auto",
         )
-        return work, replace(work, concurrency=self.concurrency)
+        running = -(-launch.running // launch.replicas) if launch.running else self.concurrency
+        return work, replace(work, concurrency=min(self.concurrency, running))
 
     @property
     def concurrency(self) -> int:
-        """Requests at a time that are planned for."""
-        return self.wishes.concurrency or self.given.running or CONCURRENCY[self.wishes.objective]
+        """Requests at a time that are planned for, on each copy of the model."""
+        promised = self.wishes.concurrency or self.given.running or CONCURRENCY[self.wishes.objective]
+        return -(-promised // self.given.replicas)
+
+    @property
+    def total(self) -> int:
+        """Requests at a time that are planned for, on all copies of the model."""
+        return self.concurrency * self.given.replicas
+
+    def doubts(self, candidate: Candidate) -> list[Finding]:
+        """What is promised and not expected to hold."""
+        running, promised = candidate.launch.running, self.wishes.concurrency
+        found = self.limits(candidate)
+        if running and promised and running < promised:
+            seen = f"{promised} requests at a time are promised, and at most {running} run: the others wait"
+            remedy = "Raise sglang_server_max_running_requests, or promise less in sglang_server_concurrency"
+            found.append(Finding("tuning.running", "warning", seen, remedy, HERE))
+        return found
+
+    def fewer(self, chosen: Candidate, known: tuple[Hardware, Shape]) -> list[Finding]:
+        """That fewer GPUs would give more: numbers of heads and experts are divided by powers of two."""
+        hardware, shape = known
+        count = 1 << (hardware.count.bit_length() - 1)
+        if count == hardware.count:
+            return []
+        planner = _Planner(self.wishes, self.table, replace(hardware, count=count), shape, self.patches)
+        smaller = (replace(hardware, count=count), shape)
+        candidates = [planner.candidate(layout, smaller) for layout in planner.layouts(*smaller)]
+        best = max((planner.speed(candidate) for candidate in candidates if candidate.able), default=0.0)
+        if best <= self.speed(chosen):
+            return []
+        seen = f"{count} of the {hardware.count} GPUs are expected to give {best:.0f} tok/s, all of them "
+        seen += f"{self.speed(chosen):.0f}: no layout divides the model evenly by {hardware.count}"
+        return [Finding("tuning.fewer_gpus", "warning", seen, f"Name {count} of them in sglang_server_gpus", HERE)]
 
     def limits(self, candidate: Candidate) -> list[Finding]:
         """Which of the promised latencies are not expected to hold."""
@@ -450,12 +513,12 @@ class _Draft:
         memory_size = hardware.card.memory
         reason = f"SGLang's own choice on cards of {memory_size / GIB:.0f} GiB, written to be the same everywhere"
         self.set("chunked_prefill_size", _chunk(memory_size), reason)
+        copies = launch.replicas
         if stages == 1:
-            self.set("max_running_requests", promised, f"{promised} requests at a time")
+            self.set("max_running_requests", promised * copies, f"{promised * copies} requests at a time")
             batch = -(-promised // self.layout.attention_data)
-            self.set(
-                "cuda_graph_max_batch_size",
-                min(self.launch.running or batch, batch, MOST_GRAPHS),
+            self.graphs(
+                min(-(-(self.launch.running or batch * copies) // copies), batch, MOST_GRAPHS),
                 "decode graphs for every batch that is promised",
             )
             return
@@ -470,15 +533,19 @@ class _Draft:
             depth, why = 1, f"one slot beyond the {stages} stages hides the exchange of outputs; more gave nothing"
         self.set("async_depth", depth, f"{why} ({MEASURED})")
         slots = self.launch.slots
-        spread = -(-min(promised, self.launch.running or promised) // slots)
+        spread = -(-min(promised, -(-(self.launch.running or promised * copies) // copies)) // slots)
         self.set("micro_batch_size", spread, f"{promised} requests spread over {slots} slots, none packed into one")
         batch = self.launch.micro_batch or spread
-        self.set("max_running_requests", slots * batch, f"{slots} slots of {batch} requests")
-        self.set(
-            "cuda_graph_max_batch_size",
+        self.set("max_running_requests", slots * batch * copies, f"{slots} slots of {batch} requests")
+        self.graphs(
             min(batch, MOST_GRAPHS),
             "decode graphs up to the micro-batch, the largest batch that a stage sees",
         )
+
+    def graphs(self, batch: int, reason: str) -> None:
+        """The largest decode graph, where there are graphs at all."""
+        if self.launch.graphs:
+            self.set("cuda_graph_max_batch_size", batch, reason)
 
     def kernels(self, shape: Shape) -> None:
         """Backends where SGLang's own choice is not to be relied on."""
@@ -507,7 +574,7 @@ class _Draft:
             kv_type=launch.text("--kv-cache-dtype") or "auto",
             backend=launch.backends[1] or "flashinfer",
             chunk=max(launch.number("--chunked-prefill-size") or _chunk(hardware.card.memory), 1),
-            running=launch.running or 0,
+            running=-(-(launch.running or 0) // launch.replicas),
             graph_batch=(launch.graph_batch or launch_rules.DEFAULT_GRAPH_BATCH) if graphs else 0,
             decode_batch=(launch.micro_batch or 0) if self.layout.pipeline > 1 else 0,
             prefill_graphs=graphs and self.layout.pipeline == 1 and not shape.vision.bytes,
@@ -521,8 +588,6 @@ class _Draft:
             remedy = f"Set sglang_server_context_length to {shape.context} or less"
             source = "sglang/srt/configs/model_config.py, _derive_context_length"
             self.findings.append(Finding("tuning.context", "error", seen, remedy, source))
-        if launch.replicas > 1:
-            return
         try:
             budget = memory.plan(shape, self.layout, hardware.card, load)
             if decide and budget.better_partition:
@@ -602,11 +667,14 @@ class _Draft:
         shape, hardware = planner.shape, planner.hardware
         if shape is None or hardware is None or not hardware.card.bandwidth or not made.able:
             return made
+        if self.layout.tensor > hardware.count or launch.text("--device") not in ("", "cuda"):
+            return made  # of networks and processors nothing is known
         try:
             single, loaded = (roofline(shape, self.layout, hardware.card, work) for work in planner.works(made))
         except EstimateError:
             return made  # the card's link is none of its kind: its speed is not known
-        return replace(made, single=single, loaded=loaded)
+        together = replace(loaded, tokens_per_second=loaded.tokens_per_second * launch.replicas)
+        return replace(made, single=single, loaded=together)
 
 
 def _chunk(card_bytes: int) -> int:

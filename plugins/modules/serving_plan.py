@@ -141,6 +141,10 @@ facts:
       elements: dict
       returned: always
       sample: [{"name": "small", "gpus": [6, 7]}]
+    chosen:
+      description: The C(layout) of the instance's present plan, and the C(inputs) that it was chosen from; or null.
+      type: dict
+      returned: always
     findings:
       description: What could not be read, in the form of RV(findings).
       type: list
@@ -281,6 +285,15 @@ def other_instances(own: str | None) -> list[dict]:
     return found
 
 
+def chosen_before(instance: str | None) -> dict | None:
+    """Layout of the instance's plan, and what it was chosen from."""
+    try:
+        plan = json.loads((activations.FOLDER / str(instance) / activations.PLAN).read_bytes())
+        return {"inputs": plan["inputs"], "layout": plan["layout"]}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
 def has_infiniband() -> bool:
     """Whether the kernel knows an InfiniBand or RoCE device."""
     folder = ROOT / "sys/class/infiniband"
@@ -309,6 +322,7 @@ def main():
             "name": health.unit_name(given["instance"]) if given["instance"] else "",
             "running": bool(given["instance"]) and is_running(given["instance"]),
         },
+        "chosen": chosen_before(given["instance"]),
         "instances": other_instances(given["instance"]),
         "findings": as_dicts([*findings, *wrong]),
     }

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.inference.sglang.plugins.module_utils.estimates import Estimate, Work, token_time
-from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, Severity
 from ansible_collections.inference.sglang.plugins.module_utils.memory import Layout
 from ansible_collections.inference.sglang.plugins.module_utils.models import Shape
 from ansible_collections.inference.sglang.plugins.module_utils.tuning import Ask
@@ -218,4 +218,6 @@ def _last_line(printed: str) -> str:
 
 
 def _finding(fault: str, seen: str) -> Finding:
-    return Finding(f"estimate.{fault}", "info", seen, REMEDIES[fault], HERE)
+    # Without an answer another layout may be chosen: a program that is there and does not work is to be seen.
+    severity: Severity = "warning" if fault in ("failed", "not_installed", "timed_out") else "info"
+    return Finding(f"estimate.{fault}", severity, seen, REMEDIES[fault], HERE)

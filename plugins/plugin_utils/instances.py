@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ansible_collections.inference.sglang.plugins.module_utils import (
@@ -20,10 +23,11 @@ from ansible_collections.inference.sglang.plugins.module_utils import (
 )
 from ansible_collections.inference.sglang.plugins.module_utils import flags as flag_room
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, errors
+from ansible_collections.inference.sglang.plugins.module_utils.memory import Layout
 from ansible_collections.inference.sglang.plugins.module_utils.models import ModelError, Shape
 from ansible_collections.inference.sglang.plugins.module_utils.plan import PREFIX
 from ansible_collections.inference.sglang.plugins.module_utils.tuning import Hardware, Tuning, Wishes
-from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, role_files
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, role_files, variables
 from ansible_collections.inference.sglang.plugins.plugin_utils.aiconfigurator import Asker
 
 CUDA_ARCH = "12.0f"
@@ -32,8 +36,11 @@ CUDA_ARCH = "12.0f"
 MOST_GPUS = 64
 """More than any node has; every layout of them is looked at."""
 
-# Of the instance itself, or of the plan as a whole: no preset says them.
-_OWN = ("name", "model_path", "served_name", "host", "port", "api_key", "preset", "probe_prompt", "aiconfigurator")
+# Of the instance itself, of the plan as a whole, or with a default that is a value: no preset says them.
+_OWN = (
+    *("name", "model_path", "served_name", "host", "port", "api_key", "preset", "probe_prompt", "aiconfigurator"),
+    *("stop_timeout", "restart_limit"),
+)
 _MERGED = ("flags", "environment")
 _WORDS = {
     "objective": tuple(tuning.CONCURRENCY),
@@ -48,6 +55,8 @@ class Instance:
 
     ``on_gpu``   false for the CPU engine, whatever the node has
     ``shape``    of the model by ``sglang_server_model_shape``, and its ``config``; None where that is not set
+    ``online``   quantisation by which unquantised weights are packed while they load; empty for none
+    ``preset``   settings that a preset made: they stand in for a node, and are not held against it
     ``patches``  ids of the patches that the release has
     """
 
@@ -59,6 +68,8 @@ class Instance:
     link: str
     shape: Shape | None
     config: Mapping[str, Any]
+    online: str
+    preset: frozenset[str]
     patches: frozenset[str]
     findings: tuple[Finding, ...] = ()
 
@@ -111,9 +122,10 @@ def wanted(values: Mapping[str, Any], *, key: str = "", folders: tuple[str, ...]
         serving=serving,
         keyed=bool(key),
     )
-    shape, config, wrong = _declared_shape(given.get("model_shape"), given.get("quantization"), folders)
+    online = str(_exact(given["flags"]).get("--quantization") or given.get("quantization") or "")
+    shape, config, wrong = _declared_shape(given.get("model_shape"), online, folders)
     card, wrong_card = _declared_card(given.get("gpu_model"))
-    selected, wrong_gpus = _selected(given.get("gpus") or [])
+    selected, wrong_gpus = _selected(given.get("gpus") or _visible(environment))
     patches, _wrong_patches = role_files.patch_definitions(values.get("sglang_patches", []), None, folders)
     has = frozenset(str(patch["id"]) for patch in patches)
     wishes = Wishes(
@@ -142,8 +154,10 @@ def wanted(values: Mapping[str, Any], *, key: str = "", folders: tuple[str, ...]
         link=given.get("gpu_link") or "",
         shape=shape,
         config=config,
+        online=online,
+        preset=frozenset(name for name in origin if origin[name].startswith("preset ")),
         patches=has,
-        findings=(*findings, *wrong, *wrong_card, *wrong_gpus, *_of_key(key, has)),
+        findings=(*findings, *_weighed(wishes, tuple(wrong)), *wrong_card, *wrong_gpus, *_of_key(key, has)),
     )
 
 
@@ -158,7 +172,12 @@ def planned(
     hardware, shape, findings = _read(instance, facts or {})
     config = ((facts or {}).get("model") or {}).get("config") or instance.config
     ask_about = ask(config, shape, hardware.card.system) if ask and shape and hardware else None
-    tuned = tuning.tune(instance.wishes, table, hardware, shape, patches=instance.patches, ask=ask_about)
+    inputs = _inputs(instance, release, hardware, config)
+    before = (facts or {}).get("chosen") or {}
+    keep = before.get("layout") if before.get("inputs") == inputs else None
+    tuned = tuning.tune(
+        instance.wishes, table, hardware, shape, patches=instance.patches, ask=ask_about, keep=_layout(keep)
+    )
     chosen = tuned.chosen
     capability = hardware.card.capability if hardware else 0
     settings = replace(
@@ -172,8 +191,27 @@ def planned(
     judged = (*instance.findings, *findings, *plan.check(settings, table), *tuned.findings)
     if errors(judged):
         return Planned({}, tuned, settings, judged)
-    made = plan.make(settings, table)
+    made = {**plan.make(settings, table), "inputs": inputs}
     return Planned({**made, **explanations.explain(settings, table, tuned, hardware, shape)}, tuned, settings, judged)
+
+
+def _inputs(instance: Instance, release: str, hardware: Hardware | None, config: Mapping[str, Any]) -> str:
+    """A digest of all that a layout is chosen from, but for the estimator, which may answer one day and not the next."""
+    wishes = replace(instance.wishes, origin={})
+    told = [release, asdict(wishes), hardware and asdict(hardware), config]
+    content = json.dumps(told, sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _layout(values: object) -> Layout | None:
+    """The layout that a plan states; None where it states none."""
+    if not isinstance(values, Mapping):
+        return None
+    names = ("tensor", "pipeline", "expert", "attention_data")
+    sizes = [size for name in names if isinstance(size := values.get(name), int)]
+    if len(sizes) < len(names):
+        return None
+    return Layout(tensor=sizes[0], pipeline=sizes[1], expert=sizes[2], attention_data=sizes[3])
 
 
 def _other_architecture(given: str, capability: int) -> list[Finding]:
@@ -200,20 +238,22 @@ def _with_preset(
     if not name:
         return given, _of_flags(origin, given, {}, ""), []
     preset, findings = role_files.preset(name, folders)
-    known = sorted(set(given) - set(_OWN))
-    for strange in sorted(set(preset) - set(known)):
+    options = role_files.options("sglang_server")
+    known = sorted(option.removeprefix(PREFIX) for option in options if option.removeprefix(PREFIX) not in _OWN)
+    for strange in sorted({str(setting) for setting in preset} - set(known)):
         seen = f"preset {name} sets {strange}, which no preset can"
         findings.append(Finding("preset.unknown", "error", seen, f"Use names among: {', '.join(known)}"))
-    for setting in [setting for setting in preset if setting in known and setting not in _MERGED]:
-        if given[setting] in (None, [], ""):
-            given[setting] = preset[setting]
+    for setting in [setting for setting in preset if setting in known and preset[setting] is not None]:
+        variable = PREFIX + setting
+        wrong, value = variables.judge(variable, options[variable], "sglang_server", {variable: preset[setting]}, None)
+        findings += [replace(finding, seen=f"preset {name}: {finding.seen}") for finding in wrong]
+        if not wrong and setting not in _MERGED and given.get(setting) in (None, [], ""):
+            given[setting] = value
             origin[setting] = f"preset {name}"
-    merged = {setting: preset.get(setting) or {} for setting in _MERGED}
+    merged: dict[str, Mapping[str, Any]] = {
+        setting: content if isinstance(content := preset.get(setting), Mapping) else {} for setting in _MERGED
+    }
     for setting, content in merged.items():
-        if not isinstance(content, Mapping):
-            seen = f"preset {name}: {setting} is {content!r}"
-            findings.append(Finding("preset.type", "error", seen, "Write it as a mapping"))
-            continue
         given[setting] = {**content, **given[setting]}
     return given, _of_flags(origin, given, merged, name), findings
 
@@ -224,12 +264,22 @@ def _of_key(key: str, has: frozenset[str]) -> list[Finding]:
 
 def _flagged(serving: Mapping[str, object], flags: Mapping[str, object]) -> list[str]:
     """The settings that an exact flag says, too."""
-    exact = {flag_room.exact(flag) for flag, value in flags.items() if value is not None}
+    exact = _exact(flags)
     return [
         name
         for name in serving
         if any(flag in exact for spelling in spellings.SETTINGS[name].spellings for flag in spelling)
     ]
+
+
+def _exact(flags: Mapping[str, object]) -> dict[str, object]:
+    return {flag_room.exact(flag): value for flag, value in flags.items() if value is not None}
+
+
+def _visible(environment: Mapping[str, object]) -> list[int]:
+    """The GPUs that the user's environment selects by number; none where it does not."""
+    words = str(environment.get("CUDA_VISIBLE_DEVICES", "")).split(",")
+    return [int(word) for word in words] if all(word.strip().isdecimal() for word in words) else []
 
 
 def _of_flags(origin: dict[str, str], given: Mapping[str, Any], preset: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -242,7 +292,7 @@ def _of_flags(origin: dict[str, str], given: Mapping[str, Any], preset: Mapping[
 
 
 def _declared_shape(
-    name: object, online: object, folders: tuple[str, ...]
+    name: object, online: str, folders: tuple[str, ...]
 ) -> tuple[Shape | None, Mapping[str, Any], list[Finding]]:
     if not name:
         return None, {}, []
@@ -250,7 +300,7 @@ def _declared_shape(
     if findings:
         return None, {}, findings
     try:
-        shape, findings = models.read(config, online=str(online or ""))
+        shape, findings = models.read(config, online=online)
     except ModelError as error:
         return None, {}, [replace(finding, seen=f"{PREFIX}model_shape: {finding.seen}") for finding in error.findings]
     return shape, config, findings
@@ -278,9 +328,17 @@ def _out_of_range(given: dict[str, Any]) -> list[Finding]:
     found = []
     for name in ("concurrency", "tokens_per_request", "gpu_count", "most_ttft", "most_tpot", "read_rate"):
         value = given.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not (number and value > 0):
             found.append(Finding("plan.range", "error", f"{PREFIX}{name} is {value}", "Set it to a number above 0"))
             given[name] = None
+    fraction = given.get("memory_fraction")
+    if fraction is not None and not 0 < fraction < 1:
+        seen = f"{PREFIX}memory_fraction is {fraction}"
+        found.append(
+            Finding("plan.range", "error", seen, "Set it to a number between 0 and 1, or leave it to the plan")
+        )
+        given["memory_fraction"] = None
     if (given.get("gpu_count") or 0) > MOST_GPUS:
         seen = f"{PREFIX}gpu_count is {given['gpu_count']}"
         found.append(Finding("plan.range", "error", seen, f"Set it to the GPUs of a node, {MOST_GPUS} at most"))
@@ -299,39 +357,64 @@ def _read(instance: Instance, facts: Mapping[str, Any]) -> tuple[Hardware | None
     selected, card, count, link, level = instance.wishes.gpus, instance.card, instance.count, instance.link, ""
     if facts.get("gpus"):
         node = gpus.NodeGpus.from_dict(facts["gpus"])
+        declared = None if "gpu_model" in instance.preset else card
         findings += gpus.judge(
             node,
             selected,
-            declared=card,
-            count=count,
+            declared=declared,
+            count=None if "gpu_count" in instance.preset else count,
             unit=facts["unit"]["name"],
             running=facts["unit"]["running"],
             others={other["name"]: other["gpus"] for other in facts["instances"]},
         )
         if node.of(selected):
-            card = node.card(selected, card)
-            count = count or len(node.gpus)
+            there = node.card(selected, card)
+            findings += _other_box(instance, there, len(node.gpus))
+            card = there
+            count = len(node.gpus) if "gpu_count" in instance.preset or not count else count
             link, level = link or node.link(selected), node.level(selected)
     hardware = None
     if instance.on_gpu and card is not None and (count or selected):
-        hardware = Hardware(card, len(selected) or count or 1, link or card.link, level)
+        card = gpus.linked(card, "pcie" if (link or card.link) == "pcie" else "nvlink")
+        hardware = Hardware(card, len(selected) or count or 1, card.link, level)
         if count and any(number >= count for number in selected):
             seen = f"{PREFIX}gpus names GPU {max(selected)}, {PREFIX}gpu_count is {count}"
             findings.append(Finding("gpus.numbers", "error", seen, f"Number the GPUs from 0 to {count - 1}"))
     shape = instance.shape
     if model := facts.get("model"):
         try:
-            online = str(instance.settings.serving.get("quantization") or "")
             read, told_of_model = models.read(
-                model["config"], index=model["index"], quantization=model["quantization"], online=online
+                model["config"], index=model["index"], quantization=model["quantization"], online=instance.online
             )
             findings += told_of_model
-            findings += _differs(shape, read)
+            findings += _differs(None if "model_shape" in instance.preset else shape, read)
             shape = read
         except ModelError as error:
-            if instance.wishes.tuned and hardware:
-                findings += error.findings
+            if hardware:
+                findings += _weighed(instance.wishes, error.findings)
+            shape = None
     return hardware, shape, findings
+
+
+def _weighed(wishes: Wishes, found: tuple[Finding, ...]) -> list[Finding]:
+    """That a model cannot be sized is no error to whoever needs no plan of its memory."""
+    given = {*wishes.serving, *_exact(wishes.flags)}
+    sized = {"memory_fraction", "--mem-fraction-static"} & given and {*tuning.SIZES, "--tp-size", "--pp-size"} & given
+    if wishes.tuned and not sized:
+        return list(found)
+    return [replace(finding, severity="warning") for finding in found]
+
+
+def _other_box(instance: Instance, there: gpus.Card | None, count: int) -> list[Finding]:
+    """That a preset was made for other GPUs than the node has, which are planned for."""
+    meant = {"gpu_model": instance.card and instance.card.name, "gpu_count": instance.count}
+    real = {"gpu_model": there and there.name, "gpu_count": count}
+    wrong = [name for name in meant if name in instance.preset and meant[name] != real[name]]
+    if not wrong:
+        return []
+    seen = f"the preset is for {' and '.join(f'{name} {meant[name]}' for name in wrong)}, the node has "
+    seen += f"{' and '.join(str(real[name]) for name in wrong)}"
+    return [Finding("gpus.preset", "info", seen, "Compare the plan, which is for the node, with the preset", gpus.HERE)]
 
 
 def _differs(declared: Shape | None, read: Shape) -> list[Finding]:

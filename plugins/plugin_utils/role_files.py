@@ -51,6 +51,14 @@ def shape(name: str, folders: Iterable[str | None] = ()) -> tuple[dict[str, Any]
     return ({} if findings else dict(content)), findings
 
 
+@functools.cache
+def options(role: str) -> Mapping[str, Mapping[str, Any]]:
+    """The options of a role's entry point ``main``, by variable."""
+    specs = yaml.safe_load((_ROLES / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
+    found: Mapping[str, Mapping[str, Any]] = specs["argument_specs"]["main"]["options"]
+    return found
+
+
 def shipped(kind: str) -> list[str]:
     """Names of the shipped files of a kind: ``presets`` or ``shapes``."""
     return sorted(path.stem for path in (_ROLES / "sglang_server" / "files" / kind).iterdir())

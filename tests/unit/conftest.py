@@ -12,7 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes says something of the machine only.
+hypothesis.settings.register_profile("series", deadline=None)
+hypothesis.settings.load_profile("series")
 
 ROOT = Path(__file__).parents[2]
 Results = list[tuple[str, str, str, dict[str, Any]]]

@@ -45,7 +45,7 @@ def program(folder: Path, *lines: str) -> str:
 def ask(command: str, work: Work = ONE, limit: float = 20, system: str = SYSTEM) -> tuple[Estimate | None, str]:
     answer, findings = aiconfigurator.estimate(command, CONFIG, KIMI, TP8, system=system, work=work, limit=limit)
     assert len(findings) == (answer is None)
-    assert all(finding.severity == "info" for finding in findings)
+    assert all(finding.severity in ("info", "warning") for finding in findings)
     return answer, findings[0].id if findings else ""
 
 

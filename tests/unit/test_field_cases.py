@@ -28,14 +28,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.inference.sglang.plugins.action import validate_settings
 from ansible_collections.inference.sglang.plugins.filter.units import key_file
 from ansible_collections.inference.sglang.plugins.module_utils import audit, releases
 from ansible_collections.inference.sglang.plugins.module_utils.findings import errors
 from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
 from ansible_collections.inference.sglang.plugins.module_utils.units import Unit, parse_unit
 from ansible_collections.inference.sglang.plugins.modules import unit_audit
-from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances
+from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables, instances, variables
 from test_check_free import ORPHANS as HOLDERS
 from test_check_free import Check, check, pids, report
 from test_gpus import ORPHANS
@@ -56,9 +55,7 @@ def planned(
     """The plan of variables, each judged and converted as ``validate_settings`` does it; facts None: no node."""
     given = {f"sglang_server_{name}": value for name, value in changes.items()}
     for name, value in given.items():
-        wrong, given[name] = validate_settings._judge(
-            name, OPTIONS[name], "sglang_server", {name: value}, DEFAULTS[name]
-        )
+        wrong, given[name] = variables.judge(name, OPTIONS[name], "sglang_server", {name: value}, DEFAULTS[name])
         assert wrong == []
     return instances.planned(instances.wanted(SETTINGS | given, key=key), release, facts)
 

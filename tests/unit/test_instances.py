@@ -199,8 +199,13 @@ def test_a_preset_of_ones_own_lies_beside_the_inventory(tmp_path: Path) -> None:
     [
         ("pipeline_paralel: 4", "preset.unknown"),
         ("served_name: other", "preset.unknown"),
+        ("stop_timeout: 30", "preset.unknown"),
+        ("1: 2", "preset.unknown"),
         ("- 1", "preset.type"),
-        ("flags: [1]", "preset.type"),
+        ("flags: [1]", "settings.type"),
+        ("gpus: 3", "settings.type"),
+        ("start_timeout: x", "settings.type"),
+        ("concurrency: .inf", "settings.type"),
         ("a: {", "preset.unreadable"),
         (None, "preset.missing"),
     ],
@@ -210,6 +215,82 @@ def test_a_preset_that_cannot_be_meant(tmp_path: Path, content: str | None, faul
         (tmp_path / "mine.yml").write_text(content, encoding="utf-8")
     settings = SETTINGS | {"sglang_server_preset": "mine.yml"}
     assert fault in ids(instances.planned(instances.wanted(settings, folders=(str(tmp_path),)), RELEASE))
+
+
+@pytest.mark.parametrize(
+    ("content", "flag", "there"),
+    [
+        ("trust_remote_code: 'no'", "--trust-remote-code", False),
+        ("trust_remote_code: 'yes'", "--trust-remote-code", True),
+        ("cuda_graphs: 'false'", "--disable-cuda-graph", True),
+        ("tensor_parallel: '2'", "--tp-size", True),
+    ],
+)
+def test_a_presets_values_are_read_like_variables(tmp_path: Path, content: str, flag: str, there: bool) -> None:
+    (tmp_path / "mine.yml").write_text(content, encoding="utf-8")
+    settings = SETTINGS | {"sglang_server_preset": "mine.yml"}
+    made = instances.planned(instances.wanted(settings, folders=(str(tmp_path),)), RELEASE)
+    assert (flag in flags(made)) == there
+
+
+def test_a_presets_box_stands_in_for_a_node_and_is_not_held_against_it() -> None:
+    facts = {
+        "gpus": node(4, "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"),
+        "model": model("llama-3.1-8b"),
+        **REST,
+    }
+    made = planned(facts=facts, preset="kimi-k2-tp8", tensor_parallel=4)
+    assert errors(made.findings) == []
+    assert "gpus.preset" in ids(made)
+    assert made.content["gpus"] == "4 x rtx_pro_6000_workstation over pcie"
+    assert "gpus.declared" in ids(planned(facts=facts, gpu_model="rtx_pro_6000_server", tensor_parallel=4))
+
+
+def test_the_declared_link_is_what_layouts_are_judged_by() -> None:
+    box = {"gpu_model": "h200", "gpu_count": 8, "model_shape": "deepseek-v3", "tensor_parallel": 8}
+    slow, fast = planned("0.5.23", gpu_link="pcie", **box), planned("0.5.23", gpu_link="nvlink", **box)
+    one, other = (made.content["expected"]["single"]["tokens_per_second"] for made in (slow, fast))
+    assert one < other
+
+
+def test_a_quantisation_is_the_same_as_setting_and_as_flag() -> None:
+    box = {"gpu_model": "h100", "gpu_count": 1, "model_shape": "llama-3.1-8b"}
+    as_flag = planned("0.5.23", flags={"quantization": "fp8"}, **box)
+    as_setting = planned("0.5.23", quantization="fp8", **box)
+    assert as_flag.content["memory"] == as_setting.content["memory"]
+
+
+def test_a_plan_keeps_its_layout_until_what_it_came_from_changes() -> None:
+    facts = {"gpus": node(), "model": model(), **REST}
+    first = planned(facts=facts)
+    there = {
+        "inputs": first.content["inputs"],
+        "layout": {"tensor": 4, "pipeline": 2, "expert": 1, "attention_data": 1},
+    }
+    again = planned(facts={**facts, "chosen": there})
+    assert again.content["layout"]["tensor"] == 4
+    assert again.content["inputs"] == first.content["inputs"]
+    changed = planned(facts={**facts, "chosen": there}, concurrency=8)
+    assert changed.content["layout"]["tensor"] == 8
+    broken = planned(facts={**facts, "chosen": {**there, "layout": {"tensor": "four"}}})
+    assert broken.content["layout"] == first.content["layout"]
+
+
+def test_visible_devices_of_the_user_select_the_gpus() -> None:
+    facts = {"gpus": node(8), "model": model("llama-3.1-8b"), **REST}
+    made = planned(facts=facts, environment={"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
+    assert made.content["layout"]["gpus"] == 4
+
+
+def test_a_model_that_cannot_be_sized_is_no_error_where_layout_and_fraction_are_given() -> None:
+    sparse = model("deepseek-v3")
+    sparse["config"] = sparse["config"] | {"architectures": ["DeepseekV32ForCausalLM"], "index_topk": 2048}
+    facts = {"gpus": node(8, "NVIDIA B200", "NV18"), "model": sparse, **REST}
+    assert "model.unsupported" in [finding.id for finding in errors(planned("0.5.23", facts).findings)]
+    made = planned("0.5.23", facts, tensor_parallel=8, memory_fraction=0.85)
+    assert errors(made.findings) == []
+    assert "model.unsupported" in ids(made)
+    assert errors(planned("0.5.23", facts, tuned=False).findings) == []
 
 
 @pytest.mark.parametrize(
@@ -224,6 +305,10 @@ def test_a_preset_that_cannot_be_meant(tmp_path: Path, content: str | None, faul
         ({"concurrency": 0}, "plan.range"),
         ({"gpu_count": 10**9, "gpu_model": "h200", "model_shape": "llama-3.1-8b"}, "plan.range"),
         ({"read_rate": -1.0}, "plan.range"),
+        ({"concurrency": float("inf")}, "plan.range"),
+        ({"most_ttft": float("nan")}, "plan.range"),
+        ({"memory_fraction": 1.5}, "plan.range"),
+        ({"memory_fraction": float("nan")}, "plan.range"),
         ({"objective": "fast"}, "plan.choice"),
         ({"nccl_p2p_level": "5"}, "plan.choice"),
     ],
@@ -313,7 +398,9 @@ def test_an_unknown_product_is_taken_for_the_card_it_is_said_to_be_like() -> Non
 
 
 @pytest.mark.parametrize(
-    ("rate", "least"), [(900.0, 1980), (6000.0, 1800), (None, 1800)], ids=["slow", "fast", "not measured"]
+    ("rate", "least"),
+    [(900.0, 1980), (6000.0, 1800), (None, 1800), (1e-6, 86400)],
+    ids=["slow", "fast", "not measured", "hopeless"],
 )
 def test_case_c20_the_start_timeout_follows_the_weights(rate: float | None, least: int) -> None:
     made = planned(preset="kimi-k2-pp8", read_rate=rate)

@@ -229,6 +229,18 @@ def test_other_instances_and_their_gpus(root: Path, read: Read) -> None:
     ]
 
 
+@pytest.mark.parametrize("written", ["[", "{}", '{"inputs": "a"}', "1"])
+def test_a_plan_of_another_form_says_nothing_of_the_layout(root: Path, read: Read, written: str) -> None:
+    instance(root, "own", written)
+    assert read(instance="own")["facts"]["chosen"] is None
+    assert read()["facts"]["chosen"] is None
+
+
+def test_the_present_plan_says_its_layout(root: Path, read: Read) -> None:
+    instance(root, "own", '{"inputs": "0a1b", "layout": {"tensor": 8}, "environment": {}}')
+    assert read(instance="own")["facts"]["chosen"] == {"inputs": "0a1b", "layout": {"tensor": 8}}
+
+
 @pytest.mark.parametrize(
     ("said", "running"),
     [

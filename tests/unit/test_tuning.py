@@ -123,11 +123,15 @@ def test_no_setting_and_its_flag_are_both_written(name: str, release: str) -> No
     """Whichever flag a user gives, in whichever spelling: the plan does not decide the setting, too."""
     table = flag_tables.load(release)
     for spelling in spellings.SETTINGS[name].spellings:
-        for flag in spelling:
-            if flag in table and not table[flag].refused:
-                value = True if table[flag].kind == "switch" else (table[flag].choices or ("8",))[0]
-                tuned = tune(release=release, flags={flag: value})
-                assert name not in tuned.chosen.serving
+        given = {
+            flag: True if table[flag].kind == "switch" else (table[flag].choices or ("8",))[0]
+            for flag in spelling
+            if flag in table and not table[flag].refused
+        }
+        # Of the two that are data-parallel attention, one alone means something else.
+        for flags in [given] if len(spelling) > 1 else [{flag: value} for flag, value in given.items()]:
+            if len(flags) == len(spelling):
+                assert name not in tune(release=release, flags=flags).chosen.serving
 
 
 def test_without_tuning_nothing_is_added_and_all_is_judged() -> None:
@@ -377,3 +381,70 @@ def test_a_partition_beside_one_stage_is_not_planned_with() -> None:
     tuned = tune(release=NEW, serving={"tensor_parallel": 8}, environment=partition)
     assert errors(tuned.findings) == []
     assert tuned.chosen.budget == tune(release=NEW, serving={"tensor_parallel": 8}).chosen.budget
+
+
+def test_whole_copies_of_the_model_share_the_gpus_and_the_requests() -> None:
+    """--dp-size is no attention group: each copy is planned for its part of both."""
+    two = tune(Hardware(CARDS["h100"], 8, "nvlink", "NVL"), LLAMA, NEW, flags={"dp-size": 2}, concurrency=64)
+    launch = two.chosen.launch
+    assert (launch.tensor, launch.replicas, launch.running, launch.graph_batch) == (4, 2, 64, 32)
+    assert two.chosen.budget
+    assert two.concurrency == 64
+    one = tune(Hardware(CARDS["h100"], 4, "nvlink", "NVL"), LLAMA, NEW, concurrency=32)
+    assert two.chosen.loaded
+    assert one.chosen.loaded
+    assert two.chosen.loaded.tokens_per_second == pytest.approx(2 * one.chosen.loaded.tokens_per_second)
+    (finding,) = errors(tune(flags={"dp-size": 8}, release=NEW, concurrency=64).findings)
+    assert finding.id == "memory.does_not_fit"
+
+
+def test_a_tensor_group_stays_inside_a_node() -> None:
+    given = {"nnodes": 2, "node-rank": 0, "dist-init-addr": "192.0.2.1:5000"}
+    tuned = tune(flags=given)
+    assert tuned.chosen.layout.tensor <= 8
+    assert tuned.chosen.layout.gpus == 16
+    across = tune(flags=given, serving={"tensor_parallel": 16})
+    assert across.chosen.loaded is None
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, False), (2, False), (3, True), (4, False), (6, True), (7, True)])
+def test_gpus_that_do_not_divide_the_model_are_told(count: int, told: bool) -> None:
+    tuned = tune(Hardware(CARDS["h100"], count, "nvlink", "NVL"), LLAMA, NEW, concurrency=64)
+    assert ("tuning.fewer_gpus" in [finding.id for finding in tuned.findings]) == told
+
+
+def test_less_is_promised_where_nothing_was_and_it_does_not_fit() -> None:
+    config = json.loads((SHAPES / "llama-3.1-8b.json").read_text(encoding="utf-8"))
+    large = models.read(
+        config | {"num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "intermediate_size": 28672}
+    )[0]
+    four = Hardware(CARDS["l40s"], 4, "pcie", "PHB")
+    tuned = tune(four, large, NEW)
+    assert tuned.chosen.able
+    assert tuned.concurrency < 64
+    assert "tuning.promise" in [finding.id for finding in tuned.findings]
+    assert errors(tune(four, large, NEW, concurrency=64).findings)
+
+
+def test_fewer_running_requests_than_are_promised_are_told_and_estimated() -> None:
+    tuned = tune(H200, LLAMA, NEW, concurrency=64, serving={"max_running_requests": 1, "tensor_parallel": 2})
+    assert "tuning.running" in [finding.id for finding in tuned.findings]
+    assert tuned.chosen.loaded == tuned.chosen.single
+
+
+def test_no_graph_is_sized_where_there_are_none() -> None:
+    for size in ({"pipeline_parallel": 8}, {"tensor_parallel": 8}):
+        tuned = tune(serving={"cuda_graphs": False, **size})
+        assert "cuda_graph_max_batch_size" not in tuned.chosen.serving
+
+
+def test_a_layout_stays_while_nothing_that_it_was_chosen_from_changes() -> None:
+    def asked(questions: Any) -> tuple[list[Estimate], list[Finding]]:
+        raise AssertionError(questions)
+
+    keep = Layout(tensor=4, pipeline=2)
+    kept = tuning.tune(Wishes(), flag_tables.load(OLD), BOX, KIMI, patches=PATCHES, ask=asked, keep=keep).chosen
+    assert replace(kept.layout, partition=()) == keep
+    assert "kept, as nothing" in kept.reasons["tensor_parallel"]
+    impossible = tuning.tune(Wishes(), flag_tables.load(OLD), BOX, KIMI, patches=PATCHES, keep=Layout(tensor=3)).chosen
+    assert impossible.layout == tune().chosen.layout
