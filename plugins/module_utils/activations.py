@@ -198,9 +198,9 @@ def no_former(instance: str) -> Finding:
     return Finding("activation.none", "error", seen, FORWARD)
 
 
-def is_back(activation: Activation, running: bool) -> Finding:
-    """What was put back."""
-    state = "was put back" if running else "was put back and, as before, does not run"
+def is_back(activation: Activation, *, running: bool, done: bool = True) -> Finding:
+    """What was put back, or would be."""
+    state = ("was" if done else "would be") + " put back" + ("" if running else " and, as before, does not run")
     remedy = "Correct the settings before the next run of site.yml: it goes forward to them again"
     return Finding("activation.back", "info", f"{activation.name} {state}", remedy)
 

@@ -48,6 +48,7 @@ CACHES = {
 """Where things are cached that are compiled or fetched at run time, and where in the home that is by default."""
 
 _CACHE = re.compile(r"CACHE|^(?:HF|TORCH|TRITON|XDG_[A-Z]+)_HOME$|^HOME$|^FLASHINFER_WORKSPACE_BASE$")
+_KEY_FILE = re.compile(r"/etc/sglang/[^/]+/secrets\.yml")
 _READ_ONLY = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 
 HOMES = ("/home", "/root", "/run/user")
@@ -528,8 +529,8 @@ def release(service: Service, launch: Launch, host: Host) -> Found:
 
 
 def config_file(service: Service, launch: Launch, host: Host) -> Found:
-    """SGLang takes flags from a YAML file as well."""
-    if launch.given("--config"):
+    """SGLang takes flags from a YAML file as well. That of this collection holds the API key, and nothing else."""
+    if launch.given("--config") and not _KEY_FILE.fullmatch(launch.text("--config")):
         seen = f"more flags come from {launch.text('--config')}, which is not read here"
         yield "info", seen, "Judge them by hand, or write them into the unit", "sglang/srt/server_args_config_parser.py"
 
@@ -590,7 +591,8 @@ def variable_file(service: Service, launch: Launch, host: Host) -> Found:
 def exposed(service: Service, launch: Launch, host: Host) -> Found:
     """Whoever reaches an engine without a key may use it, and read its settings."""
     address = launch.text("--host") or "127.0.0.1"
-    if not service.interpreter or _loopback(address) or launch.given("--api-key") is not None:
+    keyed = launch.given("--api-key") is not None or _KEY_FILE.fullmatch(launch.text("--config"))
+    if not service.interpreter or _loopback(address) or keyed:
         return
     remedy = "Listen on 127.0.0.1 with an authenticating proxy before it, or give a key by a file"
     if launch.given("--config"):

@@ -17,7 +17,7 @@ from ansible_collections.inference.sglang.plugins.module_utils.models import Sha
 from ansible_collections.inference.sglang.plugins.module_utils.plan import Settings
 from ansible_collections.inference.sglang.plugins.module_utils.tuning import Candidate, Hardware, Tuning
 
-_PARTS = {"weights": "weights", "kv": "KV cache", "graphs": "graphs", "activations": "activations", "other": "other"}
+_PARTS = {"weights": "weights", "kv": "KV promised", "graphs": "graphs", "activations": "activations", "other": "other"}
 _WIDEST = 46
 """Columns that a flag with its value takes before its reason is moved."""
 

@@ -20,7 +20,7 @@ from ansible_collections.inference.sglang.plugins.module_utils import flags
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, Severity
 from ansible_collections.inference.sglang.plugins.module_utils.flag_history import version_key
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
-from ansible_collections.inference.sglang.plugins.module_utils.memory import default_partition
+from ansible_collections.inference.sglang.plugins.module_utils.memory import MXFP4_PADDING, default_partition
 from ansible_collections.inference.sglang.plugins.module_utils.models import Shape
 from ansible_collections.inference.sglang.plugins.module_utils.releases import RELEASES
 
@@ -77,6 +77,25 @@ NVLINK_ONLY = _names("deepep deepep_v2 flashinfer_megamoe megamoe pplx")
 
 SM100_RUNNERS = _names("experimental_sgl_trtllm flashinfer_megamoe flashinfer_trtllm flashinfer_trtllm_routed")
 """MoE runners whose kernels (trtllm-gen, MegaMoE) exist for SM100 and SM103 only: ``srt/arg_groups/overrides.py``."""
+
+REPACKED = {
+    "awq_marlin": {"awq": ""},
+    "marlin": {"awq": "", "gptq": ""},
+    "gptq_marlin": {"gptq": ""},
+    "moe_wna16": {"awq": "", "gptq": ""},
+    "w8a8_int8": {"compressed-tensors": ""},
+    "w8a8_fp8": {"compressed-tensors": ""},
+    "auto-round-int8": {"compressed-tensors": "0.5.15"},
+    "nvfp4_online": {"fp8": "0.5.14", "modelopt_fp8": "0.5.18"},
+    "modelopt_fp4": {"fp8": "0.5.18"},
+    "minimax_m3_nvfp4": {"mxfp8": "0.5.23"},
+}
+"""``--quantization`` that takes a checkpoint of another method, by that method and the release since which it does:
+``compatible_quantization_methods`` in ``srt/configs/model_config.py``, ``override_quantization_method`` in
+``srt/layers/quantization``."""
+
+REPACKS_ALL = {"quark_mxfp4": "0.5.17", "humming": "0.5.16"}
+"""Those that take nearly all: ``REQUANTIZATION_METHODS`` there, and HummingConfig, which leaves out MXFP4."""
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
@@ -358,6 +377,43 @@ class Launch:
             return default_partition(len(self.shape.layers), self.pipeline) if self.shape else ()
         parts = text.split(",")
         return tuple(int(part) for part in parts) if all(part.strip().isdecimal() for part in parts) else ()
+
+    @property
+    def images(self) -> bool:
+        """Whether images reach the model's vision tower: ``handle_gpu_memory_settings`` of 0.5.23."""
+        language = self.switch("--language-only") or self.switch("--language-model-only")
+        seeing = self.shape is not None and self.shape.vision.bytes > 0
+        return seeing and not language and self.text("--disaggregation-mode") != "decode"
+
+    @property
+    def speculation(self) -> str:
+        """``--speculative-algorithm``; empty without one."""
+        return self.text("--speculative-algorithm").upper()
+
+    @property
+    def own_draft(self) -> bool:
+        """Whether the draft model is the model's own draft layers: ``_handle_speculative_decoding``."""
+        path = self.text("--speculative-draft-model-path")
+        own = self.shape is not None and bool(self.shape.draft_layers) and path in ("", self.text("--model-path"))
+        return own and self.speculation in ("EAGLE", "NEXTN")
+
+    @property
+    def mxfp4_padding(self) -> tuple[int, int]:
+        """Multiples to which both sides of an MXFP4 expert are padded, the hidden one first.
+
+        Source: the runner by default in ``srt/server_args.py`` of 0.5.12.post1 and ``srt/arg_groups`` of 0.5.23
+        (GptOssForCausalLM), ``FusedMoE.__init__``, and ``create_weights`` in ``srt/layers/quantization/mxfp4.py``.
+        """
+        runner, family = self.text("--moe-runner-backend") or "auto", self.family
+        if not self.release or family is None:
+            return MXFP4_PADDING
+        if runner == "auto":
+            runner = "flashinfer_mxfp4" if family == 10 else "triton_kernel"
+            if family == 12 and self.since("0.5.14"):
+                runner = "marlin" if self.before("0.5.17") else "flashinfer_mxfp4"
+        if runner == "flashinfer_mxfp4":
+            return 256, 256 if family == 10 and self.before("0.5.17") else 128
+        return (256, 128) if runner == "marlin" and self.since("0.5.14") else (1, 64)
 
     def _name(self, spelling: str) -> str:
         flag = self.table.get(spelling)
@@ -906,6 +962,22 @@ def fp4_runner(launch: Launch) -> Verdict | None:
     return Verdict(seen, Fails.LATE, "Set --moe-runner-backend to flashinfer_cutlass", MOE)
 
 
+def quantization(launch: Launch) -> Verdict | None:
+    """A packed checkpoint is served as it is. Source: ``_verify_quantization`` in ``srt/configs/model_config.py``."""
+    given = launch.text("--quantization").lower()
+    stored = launch.shape.quantization.replace("_tensors", "-tensors") if launch.shape else ""
+    if not stored or given in ("", "unquant", stored) or (stored.startswith("modelopt") and given != "nvfp4_online"):
+        return None  # what a ModelOpt checkpoint says wins
+    since = REPACKED.get(given, {}).get(stored, None if stored == "mxfp4" else REPACKS_ALL.get(given))
+    if since is not None and (launch.since(since) or not (since and launch.release)):
+        return None
+    seen = f"--quantization {given} for a checkpoint that is packed by {stored}"
+    if since:
+        seen += f", which SGLang takes from {since} on"
+    remedy = "Leave --quantization out: SGLang reads the checkpoint's own"
+    return Verdict(seen, Fails.CHECK, remedy, "sglang/srt/configs/model_config.py, _verify_quantization")
+
+
 def kv_type(launch: Launch) -> Verdict | None:
     """Source: ``srt/server_args.py`` of 0.5.16, ``srt/arg_groups/kv_cache_hook.py`` of 0.5.19 and later."""
     if launch.text("--kv-cache-dtype") != "nvfp4" or launch.family in (None, 10, 12):
@@ -1233,6 +1305,7 @@ RULES: tuple[Rule, ...] = (
     hybrid_attention,
     moe_hardware,
     fp4_runner,
+    quantization,
     kv_type,
     expert_runner,
     deep_gemm,

@@ -72,9 +72,22 @@ CAREFUL = 0.93
 """Largest share of a GPU's memory for weights and KV cache, unless what is promised needs more: what is left over
 serves whatever nobody counted better than tokens that nobody asked for."""
 
-MXFP4_ALIGNMENT = 256
-"""Both sides of an MXFP4 expert are padded to a multiple of at most this: ``create_weights`` in
-``srt/layers/quantization/mxfp4.py`` of 0.5.12.post1."""
+MXFP4_PADDING = (256, 256)
+"""The sides of an MXFP4 expert, hidden and own, are padded to multiples of at most these: ``create_weights`` in
+``srt/layers/quantization/mxfp4.py``. How far depends on the runner: ``mxfp4_padding`` in ``launch_rules``."""
+
+SPECULATION = {"NGRAM": 0, "STANDALONE": 6 * GIB}
+SPECULATION_ELSE = 4 * GIB
+"""What SGLang itself spares for a draft model and its graphs, by ``--speculative-algorithm``: ``srt/server_args.py`` of
+0.5.12.post1, lines 1576 to 1582; from 0.5.14 on no longer."""
+
+IMAGE_PATCHES = 1 << 16
+"""Patches of the largest image: ``SGLANG_IMAGE_MAX_PIXELS`` in ``srt/environ.py`` is 16384 tokens of 28 x 28 pixels,
+each token 2 x 2 patches. The encoder takes an image as a whole, and all of a request's at once
+(``_get_chunked_prefill_embedding`` in ``srt/managers/mm_utils.py`` of 0.5.12.post1), so that several smaller ones are
+as much. SGLang's own fraction leaves more: 0.95 of what it would be without images."""
+
+PATCHES_PER_TOKEN = 4
 
 SPLITS, SPLIT_TOKENS = 8, 32
 """Defaults of ``--triton-attention-num-kv-splits`` and, in ``srt/layers/attention/triton_backend.py``, of
@@ -89,10 +102,14 @@ POOL_RATIO = 0.8
 WORTHWHILE = 0.02
 """Share of tokens that another partition must add before it is proposed."""
 
+MOST_STEPS = 1 << 19
+"""Stages times the square of layers up to which the best partition is looked for: 64 stages of 90 layers."""
+
 CONTEXT_STEP = 1024
 LEAST_CHUNK = 2048
 LEAST_GRAPH = 8
-MOST_GPUS = 64
+NODE_GPUS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of GPUs that one node, or several equal ones, have."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +157,11 @@ class Load:
     ``decode_batch``     largest decode batch at all: ``--pp-max-micro-batch-size``; 0 for SGLang's own, an equal part
                          of ``running`` for each stage
     ``adaptive_splits``  Triton's MLA decode splits follow card and context: from 0.5.12 on
+    ``speculation``      ``--speculative-algorithm``; empty without one
+    ``own_draft``        whether its draft model is the model's own draft layers
+    ``draft_pooled``     the draft's KV cache is counted in the pool: from 0.5.14 on
+    ``images``           whether images are served, with a model that has a vision tower
+    ``padding``          multiples to which both sides of an MXFP4 expert are padded
     """
 
     context: int
@@ -154,6 +176,11 @@ class Load:
     adaptive_splits: bool = True
     page: int = 1
     held: int = 0
+    speculation: str = ""
+    own_draft: bool = False
+    draft_pooled: bool = False
+    images: bool = False
+    padding: tuple[int, int] = MXFP4_PADDING
 
 
 @dataclass(frozen=True)
@@ -164,6 +191,9 @@ class Stage:
     ``token``          of KV cache for one token of the pool
     ``tables``         where each running request's tokens lie: ``req_to_token``
     ``communication``  what NCCL takes after the weights are loaded
+    ``draft``          the draft model of speculative decoding, loaded after the pool was cut, and its graphs
+    ``draft_token``    of its KV cache for one token of the pool, where that is no part of ``token``
+    ``encoder``        the image encoder's activations, and the CUDA context of the process that prepares images
     """
 
     index: int
@@ -175,6 +205,9 @@ class Stage:
     activations: int
     tables: int
     communication: int
+    draft: int = 0
+    draft_token: float = 0.0
+    encoder: int = 0
 
     @property
     def reserve(self) -> int:
@@ -183,8 +216,8 @@ class Stage:
 
     @property
     def other(self) -> int:
-        """The part of the reserve that neither graphs nor activations take."""
-        return self.tables + self.communication + MARGIN
+        """The part of the reserve that neither the model's graphs nor its activations take."""
+        return self.tables + self.communication + self.draft + self.encoder + MARGIN
 
     @property
     def needed(self) -> int:
@@ -258,10 +291,16 @@ def default_partition(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def best_partition(shape: Shape, layout: Layout, load: Load) -> tuple[int, ...]:
-    """The partition whose fullest stage has least weights and promised KV cache; among equals the most even one."""
+    """The partition whose fullest stage has least weights and promised KV cache; among equals the most even one.
+
+    SGLang's own where a model has so many layers that the search would take long.
+    """
+    if layout.pipeline * len(shape.layers) ** 2 > MOST_STEPS:
+        return default_partition(len(shape.layers), layout.pipeline)
     tokens = _promised(layout, load)
     costs = [
-        _layer_bytes(shape, layout, layer) + tokens * _token(shape, layout, load, (layer,)) for layer in shape.layers
+        _layer_bytes(shape, layout, layer, padding=load.padding) + tokens * _token(shape, layout, load, (layer,))
+        for layer in shape.layers
     ]
     first, last = _ends(shape, layout)
     sums = [0.0]
@@ -300,7 +339,9 @@ def sound(layout: Layout, layers: int) -> bool:
     return len(parts) == layout.pipeline and sum(parts) == layers and min(parts) > 0
 
 
-def rank_bytes(shape: Shape, layout: Layout, batch: int = 0) -> tuple[int, ...]:
+def rank_bytes(
+    shape: Shape, layout: Layout, batch: int = 0, padding: tuple[int, int] = MXFP4_PADDING
+) -> tuple[int, ...]:
     """Bytes of weights of each stage on each of its ranks.
 
     With ``batch``, what one decode step of so many tokens reads there: the experts that they are expected to reach, and
@@ -309,7 +350,11 @@ def rank_bytes(shape: Shape, layout: Layout, batch: int = 0) -> tuple[int, ...]:
     found = []
     for index, layers in enumerate(_stages(shape, layout)):
         first, last = _ends(shape, layout)
-        total = sum(_layer_bytes(shape, layout, layer, batch) for layer in layers)
+        total = sum(
+            # Most layers are the same object.
+            count * _layer_bytes(shape, layout, layer, batch, padding)
+            for layer, count in _counted(layers)
+        )
         total += last if index == layout.pipeline - 1 else 0
         if not batch:
             total += shape.vision.bytes + (first if index == 0 else 0)
@@ -376,7 +421,7 @@ def plan(shape: Shape, layout: Layout, card: Card, load: Load) -> Budget:
         f"stage PP{fullest.index} ({fullest.layers} layers) needs {_gib(fullest.needed)} of {_gib(budget.usable)} on "
         f"each GPU: weights {_gib(fullest.weights)}, KV cache for {budget.promised} tokens "
         f"{_gib(fullest.kv)}, graphs {_gib(fullest.graphs)}, activations {_gib(fullest.activations)}, other "
-        f"{_gib(fullest.other)}; {_gib(budget.missing)} are missing"
+        f"{_gib(fullest.other)}{_of_other(fullest)}; {_gib(budget.missing)} are missing"
     )
     if fullest.needed - budget.usable < budget.missing:
         seen += ", as the heaviest stage must spare as many bytes for the KV cache as the one with most layers"
@@ -417,14 +462,17 @@ def fraction_findings(budget: Budget, fraction: float, load: Load) -> list[Findi
         remedy = f"Set {budget.fraction:g}" if budget.fits else "Promise less, or spread the model further"
         findings.append(Finding("memory.few_tokens", "error" if short else "warning", seen, remedy, HERE))
     left, stage = min(
-        ((budget.usable - stage.weights - tokens * stage.token - stage.reserve, stage) for stage in budget.stages),
+        (
+            (budget.usable - stage.weights - tokens * (stage.token + stage.draft_token) - stage.reserve, stage)
+            for stage in budget.stages
+        ),
         key=lambda pair: pair[0],
     )
     if left < 0:
         seen = (
             f"{flag} leaves {_gib(left + stage.reserve)} on stage PP{stage.index} for graphs "
             f"({_gib(stage.graphs)}), activations ({_gib(stage.activations)}) and the rest "
-            f"({_gib(stage.other)})"
+            f"({_gib(stage.other)}{_of_other(stage)})"
         )
         lower = f"Set {budget.fraction:g}" if budget.fits else "Lower it"
         remedy = f"{lower}, or capture graphs for smaller batches; turning graphs off is the last resort"
@@ -437,20 +485,28 @@ def _budget(shape: Shape, layout: Layout, card: Card, load: Load) -> Budget:
     parts = _stages(shape, layout)
     graphs = _graphs(shape, layout, card, load)
     activations = METADATA + SLACK * _activations(shape, layout, card, load)
+    drafts = shape.draft_layers if load.own_draft else ()
+    draft_token = _token(shape, layout, load, drafts)
+    draft, encoder = _draft(shape, layout, load, graphs), _encoder(shape, load)
     stages = []
-    for index, (layers, weights) in enumerate(zip(parts, rank_bytes(shape, layout), strict=True)):
-        token = _token(shape, layout, load, layers)
+    for index, (layers, weights) in enumerate(zip(parts, rank_bytes(shape, layout, 0, load.padding), strict=True)):
+        token = _token(shape, layout, load, layers) + (draft_token if load.draft_pooled else 0)
+        beside = 0.0 if load.draft_pooled else draft_token
         stages.append(
             Stage(
                 index=index,
                 layers=len(layers),
                 weights=weights,
                 token=token,
-                kv=math.ceil(token * promised),
+                kv=math.ceil((token + beside) * promised),
                 graphs=graphs,
                 activations=activations,
                 tables=_running(layout, load) * load.context * 4,
                 communication=NEIGHBOURS if layout.pipeline > 1 else 0,
+                draft=draft,
+                draft_token=beside,
+                # Images are encoded where their tokens are embedded: general_mm_embed_routine in mm_utils.py.
+                encoder=encoder if index == 0 else 0,
             )
         )
     budget = Budget(tuple(stages), usable, promised, partition=tuple(stage.layers for stage in stages))
@@ -458,7 +514,9 @@ def _budget(shape: Shape, layout: Layout, card: Card, load: Load) -> Budget:
     if budget.missing > 0:
         return budget
     # The pool that leaves each stage its reserve; it is cut for the widest stage, others fill a part of theirs.
-    pool = min((usable - stage.weights - stage.reserve) * widest / stage.token for stage in stages)
+    pool = min(
+        (usable - stage.weights - stage.reserve) * widest / (stage.token + stage.draft_token) for stage in stages
+    )
     most = math.floor((heaviest + pool) / usable * 1000) / 1000
     least = math.ceil((heaviest + widest * promised) / usable * 1000) / 1000
     fraction = min(max(min(most, CAREFUL), least), 0.999)
@@ -474,38 +532,48 @@ def _alternatives(shape: Shape, layout: Layout, card: Card, load: Load) -> Itera
     if layout.pipeline > 1:
         even = replace(layout, partition=best_partition(shape, layout, load))
         if fits(even, load):
-            yield Alternative(f"stages of {','.join(map(str, even.partition))} layers", even, load)
+            yield Alternative(f"SGLANG_PP_LAYER_PARTITION={','.join(map(str, even.partition))}", even, load)
     for batch in _halves(load.graph_batch, LEAST_GRAPH):
         smaller = replace(load, graph_batch=batch)
         if fits(layout, smaller):
-            yield Alternative(f"graphs up to a batch of {batch}", layout, smaller)
+            yield Alternative(f"sglang_server_cuda_graph_max_batch_size {batch}", layout, smaller)
             break
     for chunk in _halves(load.chunk, LEAST_CHUNK):
         smaller = replace(load, chunk=chunk)
         if fits(layout, smaller):
-            yield Alternative(f"prefill in chunks of {chunk} tokens", layout, smaller)
+            yield Alternative(f"sglang_server_chunked_prefill_size {chunk}", layout, smaller)
             break
     narrow = replace(load, kv_type="fp8_e4m3")
     if shape.kv_bytes(load.kv_type) > shape.kv_bytes(narrow.kv_type) and fits(layout, narrow):
-        yield Alternative("KV cache type fp8_e4m3", layout, narrow)
-    fewer = _most(load.concurrency - 1, lambda count: fits(layout, replace(load, concurrency=count)))
+        yield Alternative("sglang_server_kv_cache_type fp8_e4m3", layout, narrow)
+    fewer = _most(load.concurrency - 1, lambda count: fits(layout, _serving(load, count)))
     if fewer:
-        yield Alternative(f"{fewer} requests at once", layout, replace(load, concurrency=fewer))
+        less = _serving(load, fewer)
+        running = f" and sglang_server_max_running_requests {less.running}" if less.running else ""
+        yield Alternative(f"sglang_server_concurrency {fewer}{running}", layout, less)
     held = _most((load.held - 1) // CONTEXT_STEP, lambda count: fits(layout, _holding(load, count * CONTEXT_STEP)))
     if held:
         less = _holding(load, held * CONTEXT_STEP)
-        yield Alternative(f"{less.held} tokens held by each request at once", layout, less)
-    steps = _most((load.context - 1) // CONTEXT_STEP, lambda count: fits(layout, _within(load, count * CONTEXT_STEP)))
+        yield Alternative(f"sglang_server_tokens_per_request {less.held}", layout, less)
+    longest = min(load.context - 1, shape.context or load.context)
+    steps = _most(longest // CONTEXT_STEP, lambda count: fits(layout, _within(load, count * CONTEXT_STEP)))
     if steps:
         shorter = _within(load, steps * CONTEXT_STEP)
-        yield Alternative(f"a context of {shorter.context} tokens", layout, shorter)
-    gpus = layout.gpus
-    while gpus <= MOST_GPUS:
+        yield Alternative(f"sglang_server_context_length {shorter.context}", layout, shorter)
+    for gpus in (layout.gpus, *(count for count in NODE_GPUS if count > layout.gpus)):
         candidates = [other for other in layouts(shape, gpus, layout) if other != layout and fits(other, load)]
         if candidates:
             best = max(candidates, key=lambda other: _budget(shape, other, card, load).tokens)
-            yield Alternative(f"{best} on {gpus} GPUs", best, load)
-        gpus = MOST_GPUS + 1 if candidates and gpus > layout.gpus else gpus * 2
+            yield Alternative(f"{_settings(best)} on {gpus} GPUs", best, load)
+        if candidates and gpus > layout.gpus:
+            break
+
+
+def _settings(layout: Layout) -> str:
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "expert": layout.expert}
+    sizes["attention_data"] = layout.attention_data
+    said = [f"sglang_server_{name}_parallel {size}" for name, size in sizes.items() if size > 1 or name == "tensor"]
+    return " and ".join(said)
 
 
 def layouts(shape: Shape, gpus: int, like: Layout) -> list[Layout]:
@@ -550,7 +618,17 @@ def _ends(shape: Shape, layout: Layout) -> tuple[int, int]:
     return first, _share((shape.embedding if shape.tied else shape.head).bytes, layout.tensor)
 
 
-def _layer_bytes(shape: Shape, layout: Layout, layer: Layer, batch: int = 0) -> int:
+def _counted(layers: Iterable[Layer]) -> Iterator[tuple[Layer, int]]:
+    """Each layer, and how many of these are the same object."""
+    counts: dict[int, tuple[Layer, int]] = {}
+    for layer in layers:
+        counts[id(layer)] = layer, counts.get(id(layer), (layer, 0))[1] + 1
+    yield from counts.values()
+
+
+def _layer_bytes(
+    shape: Shape, layout: Layout, layer: Layer, batch: int = 0, padding: tuple[int, int] = MXFP4_PADDING
+) -> int:
     """Bytes of a layer on one rank; with ``batch``, those that a decode step reads."""
     attention = layout.attention_tensor
     expert = -(-shape.experts // layout.expert) / max(shape.experts, 1) / (layout.tensor // layout.expert)
@@ -558,7 +636,8 @@ def _layer_bytes(shape: Shape, layout: Layout, layer: Layer, batch: int = 0) -> 
     if batch:
         routed *= shape.distinct_experts(batch) / max(shape.experts, 1)
     elif shape.weight_format.name == "mxfp4":
-        routed *= _padded(shape.hidden) * _padded(shape.expert_width // (layout.tensor // layout.expert))
+        width = shape.expert_width // (layout.tensor // layout.expert)
+        routed *= _padded(shape.hidden, padding[0]) * _padded(width, padding[1])
     return (
         _share(layer.attention.bytes, attention)
         + _share(layer.key_value.bytes, min(attention, shape.kv_heads))
@@ -570,8 +649,45 @@ def _layer_bytes(shape: Shape, layout: Layout, layer: Layer, batch: int = 0) -> 
     )
 
 
-def _padded(side: int) -> float:
-    return -(-side // MXFP4_ALIGNMENT) * MXFP4_ALIGNMENT / side
+def _padded(side: int, multiple: int) -> float:
+    return -(-side // multiple) * multiple / side
+
+
+def spared(algorithm: str) -> int:
+    """Bytes that SGLang itself leaves for a draft model and its graphs."""
+    return SPECULATION.get(algorithm, SPECULATION_ELSE) if algorithm else 0
+
+
+def _draft(shape: Shape, layout: Layout, load: Load, graphs: int) -> int:
+    """Bytes of a draft model and of its graphs on each rank: what SGLang spares, or more where more is known.
+
+    The draft's own copies of embedding and head live until the model's are put in their place: ``set_embed_and_head``
+    in ``srt/models/deepseek_v2.py``.
+    """
+    least = spared(load.speculation)
+    if not load.own_draft or not shape.draft_layers:
+        return least
+    layers = sum(_layer_bytes(shape, layout, layer, padding=load.padding) for layer in shape.draft_layers)
+    besides = len(shape.draft_layers) * (sum(_ends(shape, layout)) + shape.joined.bytes)
+    return max(least, layers + besides + graphs)
+
+
+def _encoder(shape: Shape, load: Load) -> int:
+    """Bytes that encoding images takes on a rank of the first stage, the tower whole on each.
+
+    Without ``SLACK``: no prompt is computed meanwhile, and what the allocator keeps of one serves the other in part.
+    """
+    if not load.images or not shape.vision.bytes:
+        return 0
+    patches = max(IMAGE_PATCHES, PATCHES_PER_TOKEN * load.chunk)
+    return CONTEXT + shape.patch_bytes * patches
+
+
+def _of_other(stage: Stage) -> str:
+    """What of ``other`` not every model has."""
+    parts = {"draft model": stage.draft, "image encoder": stage.encoder}
+    named = " and ".join(f"{_gib(size)} for the {name}" for name, size in parts.items() if size)
+    return f", of it {named}" if named else ""
 
 
 def _token(shape: Shape, layout: Layout, load: Load, layers: Iterable[Layer]) -> float:
@@ -585,6 +701,21 @@ def _promised(layout: Layout, load: Load) -> int:
     requests = -(-load.concurrency // layout.attention_data)
     pages = max(requests * -(-(load.held or load.context) // load.page), -(-load.context // load.page))
     return pages * load.page
+
+
+def _serving(load: Load, requests: int) -> Load:
+    """With fewer requests, and all that follows from their number."""
+
+    def share(count: int) -> int:
+        return -(-count * requests // load.concurrency)
+
+    return replace(
+        load,
+        concurrency=requests,
+        running=share(load.running),
+        decode_batch=share(load.decode_batch),
+        graph_batch=share(load.graph_batch),
+    )
 
 
 def _holding(load: Load, tokens: int) -> Load:

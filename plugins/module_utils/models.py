@@ -70,11 +70,12 @@ MOST_LAYERS, MOST_DRAFTS, MOST_EXPERTS, MOST_BITS = 1000, 16, 1 << 16, 16
 MOST_CONTEXT = 1 << 30
 """Larger numbers in a ``config.json`` are taken for mistakes."""
 
-QUANTIFIERS, GROUPS = 5, 3
-"""Repetitions and groups in a pattern of ``quantization_config``; with more, one match may take for ever."""
+QUANTIFIERS, GROUPS, MOST_PATTERNS = 5, 3, 512
+"""Repetitions and groups in a pattern of ``quantization_config``, and such patterns; with more, matching them may take
+for ever."""
 
 PATIENCE = 0.5
-"""Seconds that all matches of a model's modules may take together."""
+"""Seconds of processor time that all matches of a model's modules may take together."""
 
 ONLINE = ("fp8", "mxfp8", "w8a8_fp8", "bitsandbytes")
 """``--quantization`` by which SGLang packs a checkpoint of 16 bits while it loads, on NVIDIA GPUs: Fp8Config and
@@ -441,12 +442,12 @@ class _Quantization:
         self.spent = 0.0
 
     def of(self, module: str, plain: Format) -> Format:
-        start = time.perf_counter()
+        start = time.thread_time()
         if self.ignored and self.ignored.has(module):
             form = plain
         else:
             form = next((form for modules, form in self.groups if modules.has(module)), plain)
-        self.spent += time.perf_counter() - start
+        self.spent += time.thread_time() - start
         if self.spent > PATIENCE:
             raise _fault(
                 "value",
@@ -542,7 +543,8 @@ def _modules(names: Iterable[object]) -> _Modules:
 
     The prefix of multimodal models is left out on both sides: it is written before ``model.``, after it or not at all.
     """
-    plain, found = set(), []
+    plain: set[str] = set()
+    found: list[re.Pattern[str]] = []
     for name in map(str, names):
         bare = name.replace("language_model\\.", "").replace("language_model.", "")
         if name == "Linear":
@@ -558,6 +560,8 @@ def _modules(names: Iterable[object]) -> _Modules:
         try:
             if loose:
                 raise re.error("it is too loose")
+            if len(found) == MOST_PATTERNS:
+                raise re.error(f"it is one of more than {MOST_PATTERNS} patterns")
             found.append(re.compile(bare[3:]))
         except (re.error, RecursionError, OverflowError) as error:
             raise _fault(
@@ -575,10 +579,10 @@ def _loose(pattern: str) -> bool:
 
 
 def _shape(config: Mapping[str, Any], text: Mapping[str, Any], quantization: _Quantization) -> Shape:
-    architecture = _architecture(config)
+    keys, architecture = _Keys(text), _architecture(config)
     if not architecture:
-        raise _fault("incomplete", "config.json names no architectures", "Copy the model's own config.json, unchanged")
-    keys = _Keys(text)
+        keys.missing.append("architectures")
+        architecture = "the model"
     kinds = _list(text.get("layer_types"))
     odd = [what for key, what in UNSUPPORTED.items() if text.get(key)]
     odd += [str(kind)[:80] for kind in kinds if kind not in ("full_attention", "sliding_attention")]

@@ -38,11 +38,17 @@ CHUNKS = ((35, 2048), (60, 4096), (160, 8192), (math.inf, 16384))
 """SGLang's own choice of the prefill chunk, in tokens, on cards below so many GiB: ``_handle_gpu_memory_settings`` in
 ``srt/server_args.py`` of 0.5.12.post1, ``srt/arg_groups/memory_hook.py`` of 0.5.23."""
 
+MOST_PREFILL = 16384
+"""Default of ``--max-prefill-tokens``."""
+
 MOST_GRAPHS = 512
 """Largest decode graph that is planned; beyond it, steps are long enough to hide what a launch costs."""
 
 ALIKE = 0.05
 """Share of its tokens by which a layout must be ahead of a plainer one; estimates are no better than that."""
+
+MUCH = 1.2
+"""How many times the tokens another layout must give to be named beside one that is asked for."""
 
 ASKED = 4
 """Layouts that an estimator slower than the roofline is asked about."""
@@ -185,7 +191,8 @@ def _tune(planner: _Planner, ask: Ask | None, keep: Layout | None) -> Tuning:
     known = (hardware, shape)
     if any(planner.is_given(name) for name in SIZES):
         candidate = planner.candidate(planner.asked_layout(), known)
-        return Tuning(candidate, planner.total, (candidate,), (*candidate.findings, *planner.doubts(candidate)))
+        findings = (*candidate.findings, *planner.doubts(candidate), *planner.faster(candidate, known))
+        return Tuning(candidate, planner.total, (candidate,), findings)
     tried = [planner.candidate(layout, known) for layout in planner.layouts(*known)]
     able = [candidate for candidate in tried if candidate.able]
     kept = [candidate for candidate in able if replace(candidate.layout, partition=(), all_to_all=False) == keep]
@@ -267,6 +274,7 @@ class _Planner:
         patches: frozenset[str] | None,
     ) -> None:
         self.wishes, self.table, self.hardware, self.shape, self.patches = wishes, table, hardware, shape, patches
+        self.rest = table, hardware, shape, patches
         self.given = self.launch({}, {})
         self.findings: list[Finding] = []
 
@@ -410,6 +418,20 @@ class _Planner:
             remedy = "Raise sglang_server_max_running_requests, or promise less in sglang_server_concurrency"
             found.append(Finding("tuning.running", "warning", seen, remedy, HERE))
         return found
+
+    def faster(self, asked: Candidate, known: tuple[Hardware, Shape]) -> list[Finding]:
+        """That another layout is expected to give much more than the one that is asked for."""
+        speed = self.speed(asked)
+        if not speed:
+            return []
+        planner = _Planner(replace(self.wishes, serving=_without_sizes(self.wishes.serving)), *self.rest)
+        others = [planner.candidate(layout, known) for layout in planner.layouts(*known)]
+        best = max((other for other in others if other.able), key=planner.speed, default=asked)
+        if planner.speed(best) < speed * MUCH:
+            return []
+        seen = f"{best.layout} is expected to give {planner.speed(best):.0f} tok/s, {asked.layout} {speed:.0f}"
+        remedy = "Leave the sizes to the plan, or measure both"
+        return [Finding("tuning.faster", "info", seen, remedy, HERE)]
 
     def fewer(self, chosen: Candidate, known: tuple[Hardware, Shape]) -> list[Finding]:
         """That fewer GPUs would give more: numbers of heads and experts are divided by powers of two."""
@@ -573,14 +595,25 @@ class _Draft:
             concurrency=planner.concurrency,
             kv_type=launch.text("--kv-cache-dtype") or "auto",
             backend=launch.backends[1] or "flashinfer",
-            chunk=max(launch.number("--chunked-prefill-size") or _chunk(hardware.card.memory), 1),
+            chunk=self.chunk(hardware, context),
             running=-(-(launch.running or 0) // launch.replicas),
             graph_batch=(launch.graph_batch or launch_rules.DEFAULT_GRAPH_BATCH) if graphs else 0,
             decode_batch=(launch.micro_batch or 0) if self.layout.pipeline > 1 else 0,
             prefill_graphs=graphs and self.layout.pipeline == 1 and not shape.vision.bytes,
             adaptive_splits=launch.since("0.5.12"),
             page=max(launch.number("--page-size") or 1, 1),
+            speculation=launch.speculation,
+            own_draft=launch.own_draft,
+            draft_pooled=launch.since("0.5.14"),
+            images=launch.images,
+            padding=launch.mxfp4_padding,
         )
+        if launch.speculation not in ("", "NGRAM") and not launch.own_draft:
+            seen = f"the draft model of --speculative-algorithm {launch.speculation} has no known size: "
+            seen += f"{memory.spared(launch.speculation) / GIB:.0f} GiB a GPU are left for it, and its KV cache is not "
+            seen += "counted"
+            remedy = "Compare it with the draft model's files, and lower sglang_server_memory_fraction where it is more"
+            self.findings.append(Finding("tuning.draft_model", "warning", seen, remedy, memory.HERE))
         if context > (shape.context or context) and launch.environment.get(
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "0"
         ).lower() in ("0", "false", ""):
@@ -618,6 +651,20 @@ class _Draft:
                 f"weights take up to {max(stage.weights for stage in budget.stages) / GIB:.1f} GiB, the KV cache holds "
                 f"{budget.tokens} tokens",
             )
+
+    def chunk(self, hardware: Hardware, context: int) -> int:
+        """Tokens of prompts that are computed at once.
+
+        0 and less do not cut prompts: ``init_chunked_prefill`` in ``srt/managers/scheduler.py``. Then one prompt may
+        be as long as the context, and several are taken up to ``--max-prefill-tokens``.
+        """
+        launch = self.launch
+        given = launch.number("--chunked-prefill-size")
+        if given is None:
+            return _chunk(hardware.card.memory)
+        # SGLang divides only what is given among attention data ranks, as memory does with every chunk.
+        whole = max(launch.number("--max-prefill-tokens") or MOST_PREFILL, context) * self.layout.attention_data
+        return given if given > 0 else whole
 
     def asked_variables(self) -> None:
         """Environment of the settings that are variables."""
@@ -675,6 +722,10 @@ class _Draft:
             return made  # the card's link is none of its kind: its speed is not known
         together = replace(loaded, tokens_per_second=loaded.tokens_per_second * launch.replicas)
         return replace(made, single=single, loaded=together)
+
+
+def _without_sizes(serving: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in serving.items() if name not in (*SIZES, "expert_all_to_all")}
 
 
 def _chunk(card_bytes: int) -> int:

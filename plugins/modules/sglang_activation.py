@@ -223,7 +223,7 @@ def put_back(
         "running": module.params["running"],
         "restored": True,
         "plan": target.settings,
-        "findings": [activations.is_back(target, module.params["running"])],
+        "findings": [activations.is_back(target, running=module.params["running"], done=not module.check_mode)],
         "diff": diff,
     }
 

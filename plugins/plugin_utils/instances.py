@@ -192,11 +192,12 @@ def planned(
     if errors(judged):
         return Planned({}, tuned, settings, judged)
     made = {**plan.make(settings, table), "inputs": inputs}
-    return Planned({**made, **explanations.explain(settings, table, tuned, hardware, shape)}, tuned, settings, judged)
+    why = explanations.explain(settings, table, tuned, hardware, shape)
+    return Planned({**made, **why}, tuned, settings, judged)
 
 
 def _inputs(instance: Instance, release: str, hardware: Hardware | None, config: Mapping[str, Any]) -> str:
-    """A digest of all that a layout is chosen from, but for the estimator, which may answer one day and not the next."""
+    """A digest of what a layout is chosen from, but for the estimator, which may answer one day and not the next."""
     wishes = replace(instance.wishes, origin={})
     told = [release, asdict(wishes), hardware and asdict(hardware), config]
     content = json.dumps(told, sort_keys=True, default=str)

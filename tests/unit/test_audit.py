@@ -770,3 +770,11 @@ def test_the_order_of_flags_and_variables_is_no_difference() -> None:
     one = audit.parse(started(flags) + "\n[Service]\nEnvironment=A=1 B=2\n", (), PLAIN.table)
     other = audit.parse(started(turned) + "\n[Service]\nEnvironment=B=2\nEnvironment=A=1\n", (), PLAIN.table)
     assert audit.difference(one, other) == []
+
+
+def test_the_key_of_this_collection_is_a_key() -> None:
+    """Its file holds nothing else, so that there is nothing to judge by hand."""
+    own = started("--host 0.0.0.0 --config /etc/sglang/kimi/secrets.yml")
+    other = started("--host 0.0.0.0 --config /srv/mine.yml")
+    assert not {"audit.exposed", "audit.config_file"} & {finding.id for finding in judged(own)}
+    assert {"audit.exposed", "audit.config_file"} <= {finding.id for finding in judged(other)}

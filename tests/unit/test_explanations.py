@@ -52,7 +52,7 @@ def test_a_reason_is_told_by_the_name_of_the_releases_own_flag() -> None:
 def test_stages_that_need_the_same_are_one_line_of_gibibytes() -> None:
     memory = planned(**STAGES).content["memory"]
     heading, *rows, last = [line for line in told(**STAGES) if re.match(r"GiB of|PP\d|The KV", line)]
-    assert heading.split()[4:] == ["layers", "weights", "KV", "cache", "graphs", "activations", "other"]
+    assert heading.split()[4:] == ["layers", "weights", "KV", "promised", "graphs", "activations", "other"]
     stages = [re.match(r"PP(\d)(?: to PP(\d))? of ([\d.]+) +(\d+) +([\d.]+)", row) for row in rows]
     counted = []
     for found in stages:
@@ -74,7 +74,7 @@ def test_layouts_stand_in_columns_with_their_source() -> None:
     assert rows[-1] == "(expected for 128 tokens in and 128 out: roofline)"
     assert len(rows) > 10
     heading = next(line for line in lines if line.startswith("layout "))
-    assert {len(row) for row in rows[:-1]} == {len(heading)}
+    assert {len(row) for row in rows[:-1] if "are missing" not in row} == {len(heading)}
     first = planned(**BOX).content["candidates"][0]
     assert rows[0].startswith("tensor 8 ")
     assert rows[0].split()[-1] == str(first["tokens"])

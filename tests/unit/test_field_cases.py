@@ -253,10 +253,11 @@ def test_c17_a_fraction_squeezed_from_both_sides() -> None:
     assert allowed < weights < usable < 95.6
     assert allowed == pytest.approx(0.70 * usable, abs=0.1)
     right = planned(**given, memory_fraction=0.88)
-    assert (flags(right)["--mem-fraction-static"], right.findings) == (["0.88"], ())
+    assert flags(right)["--mem-fraction-static"] == ["0.88"]
+    assert {finding.severity for finding in right.findings} <= {"info"}
     large = planned(**given, memory_fraction=0.97)
     assert ids_of(large, "warning") == ["memory.fraction_too_large"]
-    remedy = large.findings[0].remedy
+    (remedy,) = (finding.remedy for finding in large.findings if finding.id == "memory.fraction_too_large")
     order = [remedy.index(words) for words in ("Set 0.", "smaller batches", "turning graphs off is the last resort")]
     assert order == sorted(order)
     assert flags(large)["--mem-fraction-static"] == ["0.97"]
@@ -367,7 +368,7 @@ def test_c25_a_planned_pipeline_has_graphs_and_fills_its_slots(concurrency: int)
     slots = 8 + given["--pp-async-batch-depth"]
     assert given["--max-running-requests"] >= slots * given["--pp-max-micro-batch-size"] >= concurrency
     assert given["--pp-max-micro-batch-size"] <= -(-concurrency // slots)
-    assert ids(made) == []
+    assert {finding.severity for finding in made.findings} <= {"info"}
 
 
 # C28: sgl-project/sglang#39629.

@@ -28,6 +28,9 @@ def shape(name: str) -> models.Shape:
 
 KIMI, DEEPSEEK, GPT_OSS, LLAMA = map(shape, ("kimi-k2.5", "deepseek-v3", "gpt-oss-120b", "llama-3.1-8b"))
 NVFP4 = replace(KIMI, weight_format=models.Format("nvfp4", 4, 1, 16, 8))
+UNPACKED = replace(KIMI, quantization="")
+PACKED_FP4 = replace(KIMI, quantization="modelopt_fp4")
+GPT_OSS_ALONE = replace(KIMI, quantization="mxfp4")
 
 # Eight RTX PRO 6000 on PCIe.
 STAGES = Launch(
@@ -304,12 +307,18 @@ CASES = (
         release="0.5.22",
     ),
     case("moe_hardware", LATE, EXPERTS, {"--moe-runner-backend": "flashinfer_trtllm"}),
-    case("moe_hardware", C, EXPERTS, {"--quantization": "nvfp4_online"}, **RELEASED),
+    case("moe_hardware", C, EXPERTS, {"--quantization": "nvfp4_online"}, shape=UNPACKED, **RELEASED),
     case("fp4_runner", LATE, EXPERTS, shape=NVFP4),
-    case("fp4_runner", LATE, EXPERTS, {"--quantization": "modelopt_fp4"}),
+    case("fp4_runner", LATE, EXPERTS, {"--quantization": "modelopt_fp4"}, shape=UNPACKED),
+    case("quantization", C, EXPERTS, {"--quantization": "fp8"}),
+    case("quantization", C, EXPERTS, {"--quantization": "FP8"}, release=""),
+    case("quantization", C, LINKED, {"--quantization": "nvfp4_online"}, shape=DEEPSEEK, release="0.5.13"),
+    case("quantization", C, LINKED, {"--quantization": "nvfp4_online"}, shape=PACKED_FP4, release="0.5.23"),
+    case("quantization", C, EXPERTS, {"--quantization": "fp8"}, shape=GPT_OSS_ALONE),
+    case("quantization", C, LINKED, {"--quantization": "humming"}, shape=GPT_OSS_ALONE, release="0.5.16"),
     case("kv_type", C, EXPERTS, {"--kv-cache-dtype": "nvfp4"}, capability=90, **RELEASED),
     case("expert_runner", C, LINKED, {"--moe-runner-backend": "flashinfer_cutlass", "--ep-size": 4}),
-    case("expert_runner", C, LINKED, {"--moe-runner-backend": "cutlass", "--quantization": "fp8"}),
+    case("expert_runner", C, LINKED, {"--moe-runner-backend": "cutlass", "--quantization": "fp8"}, shape=UNPACKED),
     case("deep_gemm", LATE, EXPERTS, {"SGLANG_ENABLE_JIT_DEEPGEMM": "1"}, shape=DEEPSEEK),
     case("deep_gemm", LATE, EXPERTS, {"SGLANG_ENABLE_JIT_DEEPGEMM": "1"}, shape=None, **WARNING),
     case(
@@ -497,7 +506,14 @@ FINE = (
     (LINKED, {"--chunked-prefill-size": 64, "--attention-backend": "trtllm_mla"}, {}, {}),
     (LINKED, {"--chunked-prefill-size": 32, "--attention-backend": "trtllm_mla", "--page-size": 32}, {}, {}),
     (LINKED, {"--moe-runner-backend": "cutlass"}, {}, {}),
-    (LINKED, {"--quantization": "fp8"}, {}, {}),
+    (LINKED, {"--quantization": "fp8"}, {}, {"shape": UNPACKED}),
+    (LINKED, {"--quantization": "fp8"}, {}, {"shape": DEEPSEEK}),
+    (LINKED, {"--quantization": "fp8"}, {}, {"shape": None}),
+    (LINKED, {"--quantization": "unquant"}, {}, {}),
+    (LINKED, {"--quantization": "w8a8_int8"}, {}, {}),
+    (LINKED, {"--quantization": "w8a8_int8"}, {}, {"release": ""}),
+    (LINKED, {"--quantization": "nvfp4_online"}, {}, {"release": "", "shape": DEEPSEEK}),
+    (LINKED, {"--quantization": "fp8"}, {}, {"shape": PACKED_FP4}),
     (LINKED, {"--moe-runner-backend": "flashinfer_cutlass", "--ep-size": 1}, {}, {}),
     (STAGES, {"--disable-cuda-graph": True, "--device": "cpu"}, {}, {}),
     (STAGES, {"--disable-cuda-graph": False}, {}, {}),
@@ -651,6 +667,8 @@ BORDERS = (
     ("hybrid_attention", LINKED, {"--attention-backend": "flashinfer"}, {}, NEXT, "0.5.16", "0.5.20"),
     ("hybrid_attention", EXPERTS, {"--attention-backend": "fa4"}, {}, NEXT, "0.5.16", NEWEST),
     ("fp4_runner", EXPERTS, {}, {}, {"shape": NVFP4}, OLDEST, "0.5.12.post1"),
+    ("quantization", LINKED, {"--quantization": "modelopt_fp4"}, {}, {"shape": DEEPSEEK}, OLDEST, "0.5.17"),
+    ("quantization", LINKED, {"--quantization": "quark_mxfp4"}, {}, {}, OLDEST, "0.5.16"),
     ("deep_gemm", EXPERTS, {}, DEEP_GEMM, {"shape": DEEPSEEK}, "0.5.11", "0.5.12.post1"),
     ("deep_gemm", EXPERTS, {}, DEEP_GEMM, {"shape": DEEPSEEK, "capability": 121}, OLDEST, "0.5.20"),
     ("nccl_graphs", EXPERTS, {}, {"NCCL_GRAPH_REGISTER": "1"}, {}, OLDEST, "0.5.22"),
@@ -944,3 +962,43 @@ def test_more_expert_ranks_than_tensor_ranks(model: models.Shape | None) -> None
     (finding,) = [finding for finding in found if finding.id == "launch.expert_size"]
     assert (finding.severity, finding.remedy.split(",")[0]) == ("error", "Use --tp-size 4")
     assert Fails.BUILD in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("capability", "release", "flags", "padding"),
+    [
+        (90, "0.5.12.post1", {}, (1, 64)),
+        (90, "0.5.23", {}, (1, 64)),
+        (90, "0.5.12.post1", {"--moe-runner-backend": "flashinfer_mxfp4"}, (256, 128)),
+        (100, "0.5.12.post1", {}, (256, 256)),
+        (100, "0.5.17", {}, (256, 128)),
+        (120, "0.5.12.post1", {}, (1, 64)),
+        (120, "0.5.14", {}, (256, 128)),
+        (120, "0.5.23", {}, (256, 128)),
+        (120, "0.5.12.post1", {"--moe-runner-backend": "marlin"}, (1, 64)),
+        (None, "0.5.23", {}, (256, 256)),
+        (90, "", {}, (256, 256)),
+    ],
+)
+def test_how_far_mxfp4_experts_are_padded(
+    capability: int | None, release: str, flags: dict[str, Any], padding: tuple[int, int]
+) -> None:
+    launch = changed(EXPERTS, flags, capability=capability, release=release, shape=GPT_OSS)
+    assert launch.mxfp4_padding == padding
+
+
+def test_what_a_draft_model_is() -> None:
+    own = changed(EXPERTS, {"--speculative-algorithm": "nextn"}, shape=DEEPSEEK)
+    assert (own.speculation, own.own_draft) == ("NEXTN", True)
+    assert changed(own, {"--speculative-draft-model-path": "/srv/kimi"}).own_draft
+    assert not changed(own, {"--speculative-draft-model-path": "/srv/draft"}).own_draft
+    assert not changed(own, {"--speculative-algorithm": "EAGLE3"}).own_draft
+    assert not replace(own, shape=KIMI).own_draft
+
+
+def test_whether_images_are_encoded() -> None:
+    assert changed(EXPERTS).images
+    assert not changed(EXPERTS, {"--language-only": True}).images
+    assert not changed(EXPERTS, {"--language-model-only": True}, release="0.5.23").images
+    assert not changed(EXPERTS, {"--disaggregation-mode": "decode"}).images
+    assert not changed(EXPERTS, shape=DEEPSEEK).images

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -551,10 +552,10 @@ def test_a_refusal_names_stage_bytes_and_what_would_fit() -> None:
         assert part in finding.seen
     assert finding.seen.endswith(f"{(fullest.needed - budget.usable) / GIB:.1f} GiB are missing")
     assert [alternative.change for alternative in budget.alternatives] == [
-        "KV cache type fp8_e4m3",
-        "34 requests at once",
-        "a context of 17408 tokens",
-        "tensor 1, pipeline 16 on 16 GPUs",
+        "sglang_server_kv_cache_type fp8_e4m3",
+        "sglang_server_concurrency 34 and sglang_server_max_running_requests 34",
+        "sglang_server_context_length 17408",
+        "sglang_server_tensor_parallel 1 and sglang_server_pipeline_parallel 16 on 16 GPUs",
     ]
     assert all(alternative.change in finding.remedy for alternative in budget.alternatives)
     assert budget.better_partition == ()
@@ -562,11 +563,13 @@ def test_a_refusal_names_stage_bytes_and_what_would_fit() -> None:
 
 def test_alternatives_fit_and_are_the_nearest() -> None:
     load = replace(STORY, concurrency=64)
-    asked = {a.change.split()[-1]: a for a in memory.plan(KIMI, PP8, RTX_PRO_6000, load).alternatives}
-    fewer, shorter, more = asked["once"], asked["tokens"], asked["GPUs"]
+    asked = {a.change.split()[0]: a for a in memory.plan(KIMI, PP8, RTX_PRO_6000, load).alternatives}
+    fewer, shorter = asked["sglang_server_concurrency"], asked["sglang_server_context_length"]
+    more = asked["sglang_server_tensor_parallel"]
     for found in asked.values():
         assert memory.plan(KIMI, found.layout, RTX_PRO_6000, found.load).fits
-    assert not memory.plan(KIMI, PP8, RTX_PRO_6000, replace(load, concurrency=fewer.load.concurrency + 1)).fits
+    one_more = memory._serving(load, fewer.load.concurrency + 1)
+    assert not memory.plan(KIMI, PP8, RTX_PRO_6000, one_more).fits
     assert not memory.plan(KIMI, PP8, RTX_PRO_6000, replace(load, context=shorter.load.context + 1024)).fits
     assert (more.layout.gpus, more.load) == (16, load)
 
@@ -580,22 +583,22 @@ def changes(model: Shape, layout: Layout, load: Load, card: Card = RTX_PRO_6000)
 
 def test_another_partition_may_be_enough() -> None:
     tight = replace(STORY, concurrency=35)
-    assert changes(KIMI, PP8, tight)[0] == "stages of 8,7,7,8,8,8,8,7 layers"
+    assert changes(KIMI, PP8, tight)[0] == "SGLANG_PP_LAYER_PARTITION=8,7,7,8,8,8,8,7"
     assert memory.plan(KIMI, PP8, RTX_PRO_6000, tight).better_partition == (8, 7, 7, 8, 8, 8, 8, 7)
 
 
 def test_smaller_graphs_may_be_enough() -> None:
     load = replace(STORY, running=256, graph_batch=256, decode_batch=8)
-    assert "graphs up to a batch of 32" in changes(KIMI, PP8, replace(load, concurrency=28))
-    assert "graphs up to a batch of 128" in changes(KIMI, PP8, replace(load, concurrency=18))
+    assert "sglang_server_cuda_graph_max_batch_size 32" in changes(KIMI, PP8, replace(load, concurrency=28))
+    assert "sglang_server_cuda_graph_max_batch_size 128" in changes(KIMI, PP8, replace(load, concurrency=18))
     # Not where it would be decoded without a graph.
-    assert not any("graphs" in change for change in changes(KIMI, PP8, replace(load, concurrency=28, decode_batch=256)))
+    assert not any("graph" in change for change in changes(KIMI, PP8, replace(load, concurrency=28, decode_batch=256)))
 
 
 def test_smaller_chunks_may_be_enough() -> None:
-    assert "prefill in chunks of 4096 tokens" in changes(KIMI, PP8, replace(STORY, concurrency=38))
+    assert "sglang_server_chunked_prefill_size 4096" in changes(KIMI, PP8, replace(STORY, concurrency=38))
     found = changes(KIMI, PP8, replace(STORY, concurrency=36, chunk=16384))
-    assert "prefill in chunks of 4096 tokens" in found
+    assert "sglang_server_chunked_prefill_size 4096" in found
     assert not any("8192" in change or "2048" in change for change in found)
 
 
@@ -607,8 +610,9 @@ def test_halves_end_at_the_least() -> None:
 
 def test_another_layout_may_be_enough() -> None:
     found = changes(KIMI, Layout(tensor=8), STORY)
-    assert "tensor 1, pipeline 8 on 8 GPUs" in found
-    assert found[-1] == "tensor 1, pipeline 16 on 16 GPUs"
+    stages = "sglang_server_tensor_parallel 1 and sglang_server_pipeline_parallel"
+    assert f"{stages} 8 on 8 GPUs" in found
+    assert found[-1] == f"{stages} 16 on 16 GPUs"
     assert changes(QWEN, Layout(tensor=1), Load(8192, 8))[-1].endswith("on 8 GPUs")
 
 
@@ -755,3 +759,89 @@ def test_a_fraction_that_leaves_few_tokens() -> None:
     assert "fewer than one request of 32768" in none.seen
     unfit = memory.plan(KIMI, PP8, RTX_PRO_6000, replace(STORY, concurrency=64))
     assert memory.fraction_findings(unfit, 0.88, replace(STORY, concurrency=64))[0].remedy.startswith("Promise less")
+
+
+def test_padding_follows_the_runner() -> None:
+    """gpt-oss-120b: 2880 is a multiple of 64, and fits on one H100 that way."""
+    assert memory.rank_bytes(GPT_OSS, Layout(), padding=(1, 64)) == (GPT_OSS.size.bytes,)
+    load = Load(32768, 64, held=2048, backend="fa3")
+    assert not memory.plan(GPT_OSS, Layout(), H100, load).fits
+    budget = memory.plan(GPT_OSS, Layout(), H100, replace(load, padding=(1, 64)))
+    assert budget.fits
+    assert budget.stages[0].weights == GPT_OSS.size.bytes
+
+
+def test_what_a_draft_model_takes() -> None:
+    layout, own = Layout(tensor=8), {"speculation": "EAGLE", "own_draft": True}
+    plain = stage(DEEPSEEK, layout)
+    for algorithm, gib in (("EAGLE3", 4), ("STANDALONE", 6), ("NGRAM", 0)):
+        found = stage(DEEPSEEK, layout, speculation=algorithm)
+        assert (found.draft, found.reserve - plain.reserve) == (gib * GIB, gib * GIB)
+        assert (found.token, found.draft_token) == (plain.token, 0)
+    beside = stage(DEEPSEEK, layout, **own)
+    # A layer, what joins two states, and copies of embedding and head, in fewer bytes than SGLang spares.
+    assert beside.draft == 4 * GIB
+    whole = stage(DEEPSEEK, Layout(), **own)
+    assert whole.draft == pytest.approx(
+        DEEPSEEK.draft.bytes + DEEPSEEK.draft_layers[0].absorbed.bytes + whole.graphs, abs=16
+    )
+    assert whole.draft > 13 * GIB
+    layer = DEEPSEEK.kv_bytes()
+    assert (beside.token, beside.draft_token) == (plain.token, layer)
+    pooled = stage(DEEPSEEK, layout, draft_pooled=True, **own)
+    assert (pooled.token, pooled.draft_token) == (plain.token + layer, 0)
+    assert beside.kv == pooled.kv == pytest.approx(plain.kv * 62 / 61, abs=1)
+
+
+def test_a_draft_beside_the_pool_has_room() -> None:
+    model = replace(DEEPSEEK, layers=DEEPSEEK.layers[:4])
+    own = Load(8192, 8, speculation="EAGLE", own_draft=True)
+    # Little memory, so that nothing is left over.
+    budget = memory.plan(model, Layout(), replace(H100, memory=62 * GIB), replace(own, held=64))
+    (found,) = budget.stages
+    used = found.weights + budget.tokens * (found.token + found.draft_token) + found.reserve
+    assert budget.usable * 0.998 < used <= budget.usable
+    (finding,) = memory.fraction_findings(budget, budget.fraction + 0.01, own)
+    assert finding.id == "memory.fraction_too_large"
+    assert f"of it {found.draft / GIB:.1f} GiB for the draft model" in finding.seen
+
+
+def test_room_for_the_image_encoder() -> None:
+    seeing = stage(KIMI, PP8, images=True)
+    # 65536 patches of 2 x 15 x 1152 bytes, and the context of the process that prepares images.
+    assert seeing.encoder == 704 * MIB + 65536 * 2 * 15 * 1152
+    assert seeing.reserve - stage(KIMI, PP8).reserve == seeing.encoder
+    budget = memory.plan(KIMI, PP8, RTX_PRO_6000, replace(STORY, images=True))
+    assert [found.encoder > 0 for found in budget.stages] == [True] + [False] * 7
+    assert stage(KIMI, PP8, images=True, chunk=32768).encoder == 704 * MIB + 131072 * 2 * 15 * 1152
+    assert stage(DEEPSEEK, PP8, images=True).encoder == 0
+
+
+def test_fewer_requests_need_fewer_slots() -> None:
+    """What is tried has no room for requests that are no longer promised."""
+    load = Load(32768, 512, running=512, graph_batch=512, decode_batch=64, held=2048)
+    less = memory._serving(load, 8)
+    assert (less.concurrency, less.running, less.graph_batch, less.decode_batch) == (8, 8, 8, 1)
+    named = changes(KIMI, Layout(tensor=8), load)
+    assert any(change.startswith("sglang_server_concurrency ") for change in named)
+
+
+def test_a_proposed_context_is_one_that_the_model_has() -> None:
+    load = Load(LLAMA.context * 64, 64, held=4096)
+    budget = memory.plan(LLAMA, Layout(), H100, load)
+    lengths = [a.load.context for a in budget.alternatives if "context_length" in a.change]
+    assert lengths == [LLAMA.context]
+
+
+def test_gpus_as_nodes_have_them() -> None:
+    found = changes(QWEN, Layout(pipeline=3), Load(8192, 8))
+    assert found[-1].endswith("on 8 GPUs")
+    assert not any("on 6 GPUs" in change for change in found)
+
+
+def test_a_thousand_layers_are_planned_in_a_second() -> None:
+    deep = replace(KIMI, layers=KIMI.layers[1:2] * 1000)
+    start = time.thread_time()
+    for layout in (PP8, Layout(tensor=8), Layout(pipeline=64)):
+        assert not memory.plan(deep, layout, RTX_PRO_6000, STORY).fits
+    assert time.thread_time() - start < 3

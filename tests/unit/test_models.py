@@ -12,6 +12,7 @@ import copy
 import json
 import random
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,10 @@ def packed(**weights: Any) -> dict[str, Any]:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Format("nvfp4", 4, 1, 16, 8)),
         ({"quant_method": "modelopt_fp4", "quant_algo": "nvfp4"}, Format("nvfp4", 4, 1, 16, 8)),
         ({"quant_algo": "FP8"}, Format("fp8", 8)),
+        ({"quant_method": "mxfp8"}, Format("mxfp8", 8, 1, 32, 8)),
+        ({"quant_method": "w8a8_fp8"}, Format("fp8", 8)),
+        ({"quant_method": "w8a8_int8"}, Format("int8", 8, 1, 0, 32)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, Format("nf4", 4, 1, 64, 9)),
     ],
 )
 def test_how_weights_are_stored(stored: dict[str, Any], expected: Format) -> None:
@@ -323,6 +328,8 @@ def test_how_weights_are_stored(stored: dict[str, Any], expected: Format) -> Non
     [
         {"quant_method": "gguf"},
         {"quant_method": "awq"},
+        {"quant_method": "awq", "bits": True},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
         {"bits": 4},
         packed(num_bits=2, type="float"),
@@ -341,6 +348,7 @@ def test_an_unknown_quantisation_is_refused(stored: dict[str, Any]) -> None:
     finding = fault(config("qwen3-235b-a22b") | {"quantization_config": stored})
     assert (finding.id, finding.severity) == ("model.quantization", "error")
     assert str(stored.get("quant_method", stored)) in finding.seen
+    assert "set sglang_server_tuned to false" in finding.remedy
 
 
 def test_bytes_of_a_matrix() -> None:
@@ -442,7 +450,15 @@ def test_packing_while_loading() -> None:
     assert models.read(config("kimi-k2.5"), online="fp8")[0] == shape("kimi-k2.5")
     index = {"metadata": {"total_size": plain.size.bytes}}
     assert models.read(bare, online="fp8", index=index) == (packed_online, [])
-    assert fault(bare, online="awq").id == "model.quantization"
+    assert models.read(bare, online="unquant")[0] == plain
+    for online, bits in (("mxfp8", 8.25), ("w8a8_fp8", 8), ("bitsandbytes", 4 + 9 / 64)):
+        found = models.read(bare, online=online)[0]
+        assert found.size.bytes == plain.size.bytes - linear + linear * bits / 16
+    # They want a checkpoint that is packed.
+    for online in ("awq", "w8a8_int8", "modelopt_fp4", "mxfp4"):
+        finding = fault(bare, online=online)
+        assert (finding.id, f"--quantization {online}" in finding.seen) == ("model.quantization", True)
+        assert "set sglang_server_tuned to false" in finding.remedy
 
 
 # The sizes of the files
@@ -540,7 +556,7 @@ def test_a_value_that_is_no_number_is_named(value: object) -> None:
 def test_caches_of_other_kinds_are_refused(changes: dict[str, Any], seen: str) -> None:
     finding = fault(config("qwen3-235b-a22b") | changes)
     assert (finding.id, seen in finding.seen) == ("model.unsupported", True)
-    assert "--mem-fraction-static" in finding.remedy
+    assert finding.remedy == "Set sglang_server_tuned to false, and layout and memory fraction yourself"
 
 
 def test_an_unknown_architecture_is_computed_with_a_warning() -> None:
@@ -553,7 +569,9 @@ def test_an_unknown_architecture_is_computed_with_a_warning() -> None:
     assert "no experts" in models.read(config("llama-3.1-8b") | {"architectures": ["MadeUp"]})[1][0].seen
     nested = models.read({"text_config": config("deepseek-v3")})[0]
     assert nested.architecture == "DeepseekV3ForCausalLM"
-    assert models.read(config("llama-3.1-8b") | {"architectures": []})[0].architecture.startswith("a model without")
+    for nameless in ({"architectures": []}, {"architectures": None}, {"architectures": "LlamaForCausalLM"}):
+        finding = fault(config("llama-3.1-8b") | nameless)
+        assert (finding.id, finding.seen) == ("model.incomplete", "config.json of the model has no architectures")
 
 
 def test_layers_are_counted_without_the_rest() -> None:
@@ -680,3 +698,84 @@ def test_weights_that_are_none(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, "config.json", config("llama-3.2-1b"))
     (tmp_path / "model.safetensors").write_bytes(content)
     assert folder_fault(tmp_path).id == "model.unreadable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({"num_hidden_layers": 1001}, "num_hidden_layers above 1000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers above 1000"),
+        ({"num_nextn_predict_layers": 17}, "num_nextn_predict_layers above 16"),
+        ({"num_experts": 10**9}, "num_experts above 65536"),
+        ({"hidden_size": 10**30}, "hidden_size above 16777216"),
+        ({"max_position_embeddings": 1 << 40}, "max_position_embeddings above 1073741824"),
+        ({"hidden_size": "x" * 10**6}, "hidden_size 'xxx"),
+        ({"hidden_size": [1] * 10**6}, "hidden_size a list of 1000000"),
+        ({"hidden_size": -(10**5000)}, "hidden_size a number of more than 64 bits"),
+        ({"quantization_config": ["fp8"]}, "quantization_config is ['fp8']"),
+        ({"quantization_config": "fp8"}, "quantization_config is 'fp8'"),
+        ({"quantization_config": []}, "quantization_config is []"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 10**9}}, "says 1000000000 bits"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 0}}, "says 0 bits"),
+        ({"quantization_config": packed(num_bits=17, type="int")}, "says 17 bits"),
+    ],
+)
+def test_numbers_that_no_model_has_are_refused(changes: dict[str, Any], seen: str) -> None:
+    finding = fault(config("qwen3-235b-a22b") | changes)
+    assert (finding.id, finding.severity) == ("model.value", "error")
+    assert seen in finding.seen
+    assert len(finding.seen) < 300
+
+
+def test_the_largest_model_that_is_read() -> None:
+    found = shape("qwen3-235b-a22b", num_hidden_layers=1000, num_nextn_predict_layers=16)
+    assert (len(found.layers), len(found.draft_layers)) == (1000, 16)
+    # Equal layers are one object.
+    assert len({id(layer) for layer in found.layers}) == 1
+
+
+@pytest.mark.parametrize(
+    "pattern", ["re:(a+)+$", "re:(.*)*x", "re:" + ".*" * 20 + "x", "re:" + ".?" * 40 + "x", "re:" + "(.|.)" * 30 + "x"]
+)
+def test_a_pattern_that_takes_for_ever_is_refused(pattern: str) -> None:
+    start = time.thread_time()
+    finding = fault(config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": [pattern]}})
+    assert (finding.id, "too loose" in finding.seen) == ("model.value", True)
+    assert time.thread_time() - start < 1
+
+
+def test_patterns_that_take_long_together_are_refused() -> None:
+    start = time.thread_time()
+    stored = FP8 | {"ignore": [f"re:.*.*.*.*x{i}" for i in range(500)]}
+    finding = fault(config("deepseek-v3") | {"num_hidden_layers": 1000, "quantization_config": stored})
+    assert (finding.id, "too long" in finding.seen) == ("model.value", True)
+    finding = fault(config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": [f"a{i}*" for i in range(10**5)]}})
+    assert (finding.id, "more than 512" in finding.seen) == ("model.value", True)
+    assert time.thread_time() - start < 2
+
+
+def test_many_plain_names_take_no_time() -> None:
+    names = [f"model.layers.{i}.mlp.experts.{j}" for i in range(61) for j in range(256)]
+    start = time.thread_time()
+    found = shape("deepseek-v3", quantization_config=FP8 | {"ignore": names})
+    assert time.thread_time() - start < 1
+    assert found.layers[5].routed.bytes == 2 * found.layers[5].routed.parameters
+
+
+def test_a_config_that_is_nested_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    assert folder_fault(tmp_path).id == "model.unreadable"
+
+
+@pytest.mark.parametrize(
+    ("stored", "method"),
+    [
+        (FP8, "fp8"),
+        ({"quant_algo": "NVFP4"}, "modelopt_fp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt_fp8"),
+        (packed(num_bits=4, type="int"), "compressed-tensors"),
+    ],
+)
+def test_the_name_of_a_method_is_that_of_sglang(stored: dict[str, Any], method: str) -> None:
+    assert shape("qwen3-235b-a22b", quantization_config=stored).quantization == method
+    assert shape("llama-3.1-8b").quantization == ""

@@ -33,7 +33,7 @@ def test_an_example_is_planned_without_its_node(playbook: Callable[..., Results]
     table = shown(results, "Show the plan")
     for words in ("tok/s", "--tp-size", "GiB of each GPU", "The KV cache holds", "kernels that these flags compile"):
         assert words in table
-    assert "\nfindings\n" not in table
+    assert "warning: " not in table
     assert "ExecStart=" in shown(results, "Show its unit, on a node with Python 3.12")
 
 
@@ -45,6 +45,13 @@ def test_the_plan_as_json_is_all_of_it(playbook: Callable[..., Results]) -> None
     assert plan["expected"]["loaded"]["requests"] == 64
     assert plan["layout"]["pipeline"] == 8
     assert all(words[0] in plan["reasons"] for words in plan["arguments"][4:])
+
+
+def test_the_plan_for_programs_is_a_file(playbook: Callable[..., Results], tmp_path: Path) -> None:
+    playbook(ROOT / "playbooks" / "plan.yml", ROOT / "inventories" / "ep8-pcie", "-e", f"plan_folder={tmp_path}")
+    plan = json.loads((tmp_path / "gpu1.json").read_text(encoding="utf-8"))
+    assert ["--ep-size", "8"] in plan["arguments"]
+    assert not (tmp_path / "connected").exists()
 
 
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **variables: Any) -> Path:

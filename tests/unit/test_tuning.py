@@ -100,7 +100,13 @@ def test_a_pipelines_slots(wishes: dict[str, Any], depth: int, micro: int, runni
 
 def test_case_c25_nothing_of_the_planned_pipeline_is_worth_a_finding() -> None:
     tuned = tune(serving={"pipeline_parallel": 8}, concurrency=64)
-    assert tuned.findings == ()
+    assert [finding.id for finding in tuned.findings if finding.severity != "info"] == []
+
+
+def test_a_layout_that_is_far_from_the_fastest_is_told() -> None:
+    (finding,) = [found for found in tune(serving={"pipeline_parallel": 8}).findings if found.id == "tuning.faster"]
+    assert finding.seen.startswith("tensor 8")
+    assert "tuning.faster" not in [found.id for found in tune(serving={"tensor_parallel": 8}).findings]
 
 
 def test_what_is_given_is_left_alone_and_planned_around() -> None:
