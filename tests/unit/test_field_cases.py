@@ -38,7 +38,7 @@ from ansible_collections.inference.sglang.plugins.plugin_utils import flag_table
 from test_check_free import ORPHANS as HOLDERS
 from test_check_free import Check, check, pids, report
 from test_gpus import ORPHANS
-from test_instances import DEFAULTS, RELEASE, REST, ROOT, SETTINGS, ids, model
+from test_instances import DEFAULTS, RELEASE, REST, ROOT, SETTINGS, model
 from test_server_unit import TEMPLATE
 
 __all__ = ["check"]  # a fixture
