@@ -14,8 +14,8 @@ from ansible_collections.inference.sglang.plugins.module_utils.estimates import 
 from ansible_collections.inference.sglang.plugins.module_utils.memory import Layout
 from ansible_collections.inference.sglang.plugins.plugin_utils import aiconfigurator
 
-FIXTURES = Path(__file__).parents[1] / "unit" / "fixtures" / "models"
-CONFIG = json.loads((FIXTURES / "kimi-k2.5.json").read_text())
+SHAPES = Path(__file__).parents[2] / "roles" / "sglang_server" / "files" / "shapes"
+CONFIG = json.loads((SHAPES / "kimi-k2.5.json").read_text())
 KIMI = models.read(CONFIG)[0]
 SYSTEM = "rtx_pro_6000_server"
 TP8, EP8, PP8 = Layout(tensor=8), Layout(tensor=8, expert=8), Layout(pipeline=8)

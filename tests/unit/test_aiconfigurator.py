@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import models
 from ansible_collections.inference.sglang.plugins.module_utils.estimates import Estimate, Work
 from ansible_collections.inference.sglang.plugins.module_utils.memory import Layout
@@ -21,9 +22,9 @@ from ansible_collections.inference.sglang.plugins.plugin_utils import aiconfigur
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "aiconfigurator"
-CONFIG = json.loads((HERE / "fixtures" / "models" / "kimi-k2.5.json").read_text())
+CONFIG = shapes.config("kimi-k2.5")
 KIMI = models.read(CONFIG)[0]
-LLAMA = models.read(json.loads((HERE / "fixtures" / "models" / "llama-3.1-8b.json").read_text()))[0]
+LLAMA = models.read(shapes.config("llama-3.1-8b"))[0]
 SYSTEM = "rtx_pro_6000_server"
 TP8, EP8, PP8 = Layout(tensor=8), Layout(tensor=8, expert=8), Layout(pipeline=8)
 ONE = Work(1)

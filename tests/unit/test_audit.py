@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import audit, models
 from ansible_collections.inference.sglang.plugins.module_utils.audit import Host, Service, VariableFile
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
@@ -21,7 +21,7 @@ from ansible_collections.inference.sglang.plugins.plugin_utils import flag_table
 FIXTURES = Path(__file__).parent / "fixtures"
 RELEASE = "0.5.12.post1"
 TABLE = flag_tables.history()[RELEASE]
-KIMI = models.read(json.loads((FIXTURES / "models/kimi-k2.5.json").read_text()))[0]
+KIMI = models.read(shapes.config("kimi-k2.5"))[0]
 STORY = Launch(RELEASE, TABLE, {}, shape=KIMI, capability=120, gpu_count=8, nodes=1, links="pcie")
 PLAIN = Launch(RELEASE, TABLE, {}, patches=frozenset({"api-key-log"}))
 CACHE = "/var/cache/sglang/kernels"

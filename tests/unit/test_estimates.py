@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import estimates, models
 from ansible_collections.inference.sglang.plugins.module_utils.estimates import Estimate, EstimateError, Work, roofline
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import CARDS, Card
 from ansible_collections.inference.sglang.plugins.module_utils.memory import Layout, rank_bytes
 from ansible_collections.inference.sglang.plugins.module_utils.models import Shape
 
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
 RTX_PRO_6000, H200 = CARDS["rtx_pro_6000_server"], CARDS["h200"]
 TP8, EP8, PP8 = Layout(tensor=8), Layout(tensor=8, expert=8), Layout(pipeline=8)
 DP8 = Layout(tensor=8, expert=8, attention_data=8)
@@ -27,7 +27,7 @@ TP2, EP2, PP2 = Layout(tensor=2), Layout(tensor=2, expert=2), Layout(pipeline=2)
 
 
 def shape(name: str, **changes: Any) -> Shape:
-    return models.read(json.loads((FIXTURES / f"{name}.json").read_text()) | changes)[0]
+    return models.read(shapes.config(name) | changes)[0]
 
 
 KIMI, QWEN, LLAMA = shape("kimi-k2.5"), shape("qwen3-235b-a22b"), shape("llama-3.1-8b")

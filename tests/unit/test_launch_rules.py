@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import launch_rules, models
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.flags import FlagTable
@@ -18,12 +17,11 @@ from ansible_collections.inference.sglang.plugins.module_utils.launch_rules impo
 from ansible_collections.inference.sglang.plugins.module_utils.releases import RELEASES
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
 PATCHES = frozenset({"api-key-log", "pp-abort", "swa-start-layer", "triton-layer-probe"})
 
 
 def shape(name: str) -> models.Shape:
-    return models.read(json.loads((FIXTURES / f"{name}.json").read_text()))[0]
+    return models.read(shapes.config(name))[0]
 
 
 KIMI, DEEPSEEK, GPT_OSS, LLAMA = map(shape, ("kimi-k2.5", "deepseek-v3", "gpt-oss-120b", "llama-3.1-8b"))

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import memory, models
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import CARDS, MIB, Card
 from ansible_collections.inference.sglang.plugins.module_utils.memory import (
@@ -24,7 +23,6 @@ from ansible_collections.inference.sglang.plugins.module_utils.memory import (
 )
 from ansible_collections.inference.sglang.plugins.module_utils.models import ModelError, Shape
 
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
 RTX_PRO_6000, H100, H200 = CARDS["rtx_pro_6000_server"], CARDS["h100"], CARDS["h200"]
 SINGLE, PP8 = Layout(), Layout(pipeline=8)
 # As the plan would run it: 8 stages with one of 64 requests in eight each, graphs up to that.
@@ -32,7 +30,7 @@ STORY = Load(context=32768, concurrency=16, running=64, graph_batch=8)
 
 
 def shape(name: str, **changes: Any) -> Shape:
-    return models.read(json.loads((FIXTURES / f"{name}.json").read_text()) | changes)[0]
+    return models.read(shapes.config(name) | changes)[0]
 
 
 KIMI, DEEPSEEK, QWEN = shape("kimi-k2.5"), shape("deepseek-v3"), shape("qwen3-235b-a22b")

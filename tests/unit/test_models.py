@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A model's shape against what its makers publish, and what is said about a model that cannot be sized.
 
-The files of ``fixtures/models`` are written for these tests: the keys that count, with the values of the models that
-they are named after.
+The files of ``shapes`` are written for the plan and these tests: the keys that count, with the values of the models
+that they are named after.
 """
 
 from __future__ import annotations
@@ -18,21 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import models
 from ansible_collections.inference.sglang.plugins.module_utils.models import Format, ModelError, Shape, Size
 
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
-NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
-def config(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text())
-    return loaded
-
-
 def shape(name: str, **changes: Any) -> Shape:
-    return models.read(config(name) | changes)[0]
+    return models.read(shapes.config(name) | changes)[0]
 
 
 def fault(values: object, **arguments: Any) -> models.Finding:
@@ -274,7 +268,7 @@ def test_other_spellings_of_experts() -> None:
 
 @pytest.mark.parametrize("dtype", ["dtype", "torch_dtype"])
 def test_weights_are_served_in_16_bits(dtype: str) -> None:
-    bare = {key: value for key, value in config("llama-3.1-8b").items() if key != "torch_dtype"}
+    bare = {key: value for key, value in shapes.config("llama-3.1-8b").items() if key != "torch_dtype"}
     half, full = models.read({**bare, dtype: "float16"})[0], models.read({**bare, dtype: "float32"})[0]
     assert (half.dtype, full.dtype) == ("float16", "bfloat16")
     assert half.size == full.size == models.read(bare)[0].size
@@ -284,7 +278,7 @@ def test_weights_are_served_in_16_bits(dtype: str) -> None:
 
 
 def routed(stored: dict[str, Any], **arguments: Any) -> Format:
-    return models.read(config("qwen3-235b-a22b") | {"quantization_config": stored}, **arguments)[0].weight_format
+    return models.read(shapes.config("qwen3-235b-a22b") | {"quantization_config": stored}, **arguments)[0].weight_format
 
 
 def packed(**weights: Any) -> dict[str, Any]:
@@ -345,7 +339,7 @@ def test_how_weights_are_stored(stored: dict[str, Any], expected: Format) -> Non
     ],
 )
 def test_an_unknown_quantisation_is_refused(stored: dict[str, Any]) -> None:
-    finding = fault(config("qwen3-235b-a22b") | {"quantization_config": stored})
+    finding = fault(shapes.config("qwen3-235b-a22b") | {"quantization_config": stored})
     assert (finding.id, finding.severity) == ("model.quantization", "error")
     assert str(stored.get("quant_method", stored)) in finding.seen
     assert "set sglang_server_tuned to false" in finding.remedy
@@ -403,7 +397,7 @@ def test_groups_of_formats_go_by_module() -> None:
 
 
 def test_a_broken_pattern_is_refused() -> None:
-    finding = fault(config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": ["re:("]}})
+    finding = fault(shapes.config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": ["re:("]}})
     assert finding.id == "model.value"
     assert "'re:('" in finding.seen
 
@@ -430,24 +424,24 @@ def test_what_an_automatic_cache_type_means(stored: dict[str, Any], bits: int) -
 
 def test_where_the_quantisation_is_read() -> None:
     own = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
-    bare = config("qwen3-235b-a22b")
+    bare = shapes.config("qwen3-235b-a22b")
     assert models.read(bare, quantization=own)[0].weight_format.name == "nvfp4"
     assert models.read(bare | {"quantization_config": FP8}, quantization=own)[0].weight_format.name == "fp8"
     assert models.read(bare | {"compression_config": FP8}, quantization=own)[0].weight_format.name == "fp8"
-    kimi = config("kimi-k2.5")
+    kimi = shapes.config("kimi-k2.5")
     assert models.read(kimi, quantization=own)[0].weight_format.name == "nvfp4"
     assert models.read(kimi | {"quantization_config": FP8})[0].weight_format.name == "fp8"
 
 
 def test_packing_while_loading() -> None:
-    bare = config("llama-3.1-8b")
+    bare = shapes.config("llama-3.1-8b")
     plain, packed_online = models.read(bare)[0], models.read(bare, online="fp8")[0]
     assert packed_online.weight_format == Format("fp8", 8)
     assert packed_online.embedding == plain.embedding
     linear = plain.size.bytes - 2 * plain.embedding.bytes
     assert packed_online.size.bytes == plain.size.bytes - linear // 2
     # A checkpoint that is packed already stays as it is; the size of the files is that of the unpacked one.
-    assert models.read(config("kimi-k2.5"), online="fp8")[0] == shape("kimi-k2.5")
+    assert models.read(shapes.config("kimi-k2.5"), online="fp8")[0] == shape("kimi-k2.5")
     index = {"metadata": {"total_size": plain.size.bytes}}
     assert models.read(bare, online="fp8", index=index) == (packed_online, [])
     assert models.read(bare, online="unquant")[0] == plain
@@ -470,7 +464,7 @@ def total(size: int, *names: str) -> dict[str, Any]:
 
 def test_sizes_are_scaled_to_the_files() -> None:
     plain = shape("kimi-k2.5")
-    found, findings = models.read(config("kimi-k2.5"), index=total(int(plain.size.bytes * 1.02)))
+    found, findings = models.read(shapes.config("kimi-k2.5"), index=total(int(plain.size.bytes * 1.02)))
     assert findings == []
     assert found.size.bytes == pytest.approx(plain.size.bytes * 1.02, rel=0.001)
     assert found.layers[5].routed.bytes == pytest.approx(plain.layers[5].routed.bytes * 1.02, rel=1e-6)
@@ -483,7 +477,7 @@ def test_sizes_are_scaled_to_the_files() -> None:
 @pytest.mark.parametrize(("share", "used"), [(0.5, 1), (0.96, 1), (1.04, 1.04), (2, 2)])
 def test_a_size_that_differs_is_told(share: float, used: float) -> None:
     plain = shape("llama-3.1-8b")
-    found, findings = models.read(config("llama-3.1-8b"), index=total(int(plain.size.bytes * share)))
+    found, findings = models.read(shapes.config("llama-3.1-8b"), index=total(int(plain.size.bytes * share)))
     (finding,) = findings
     assert (finding.id, finding.severity) == ("model.size_differs", "warning")
     assert f"{plain.size.bytes / 1e9:.1f} GB" in finding.seen
@@ -498,23 +492,26 @@ def test_draft_layers_count_where_the_files_have_them() -> None:
         total(served + draft, "model.layers.0.mlp", "model.layers.61.mlp"),
         total(served, "model.layers.60.mlp", "lm_head.weight"),
     ):
-        found, findings = models.read(config("deepseek-v3"), index=index)
+        found, findings = models.read(shapes.config("deepseek-v3"), index=index)
         assert findings == []
         assert found.size.bytes == pytest.approx(served, rel=1e-6)
-    assert models.read(config("deepseek-v3"), index=total(served - draft, "lm_head.weight"))[1] == []
-    assert models.read(config("deepseek-v3"), index=total(served - draft))[1] != []
+    assert models.read(shapes.config("deepseek-v3"), index=total(served - draft, "lm_head.weight"))[1] == []
+    assert models.read(shapes.config("deepseek-v3"), index=total(served - draft))[1] != []
 
 
 @pytest.mark.parametrize("size", [None, "30", 0, -1, True, 2.5])
 def test_a_size_that_is_none_is_left_out(size: object) -> None:
-    assert models.read(config("llama-3.1-8b"), index={"metadata": {"total_size": size}}) == (shape("llama-3.1-8b"), [])
+    assert models.read(shapes.config("llama-3.1-8b"), index={"metadata": {"total_size": size}}) == (
+        shape("llama-3.1-8b"),
+        [],
+    )
 
 
 # What cannot be sized
 
 
 def test_all_missing_keys_are_named_at_once() -> None:
-    text = config("kimi-k2.5")["text_config"]
+    text = shapes.config("kimi-k2.5")["text_config"]
     bare = {key: text[key] for key in ("num_hidden_layers", "kv_lora_rank", "n_routed_experts")}
     finding = fault({"architectures": ["MadeUpForConditionalGeneration"], "text_config": bare})
     assert finding.id == "model.incomplete"
@@ -539,7 +536,7 @@ def test_all_missing_keys_are_named_at_once() -> None:
 
 @pytest.mark.parametrize("value", ["64", 0, -1, 2.5, True, [64]])
 def test_a_value_that_is_no_number_is_named(value: object) -> None:
-    finding = fault(config("llama-3.1-8b") | {"num_attention_heads": value})
+    finding = fault(shapes.config("llama-3.1-8b") | {"num_attention_heads": value})
     assert (finding.id, f"num_attention_heads {value!r}" in finding.seen) == ("model.value", True)
     assert shape("llama-3.1-8b", num_nextn_predict_layers=0).draft == Size()
 
@@ -554,23 +551,23 @@ def test_a_value_that_is_no_number_is_named(value: object) -> None:
     ],
 )
 def test_caches_of_other_kinds_are_refused(changes: dict[str, Any], seen: str) -> None:
-    finding = fault(config("qwen3-235b-a22b") | changes)
+    finding = fault(shapes.config("qwen3-235b-a22b") | changes)
     assert (finding.id, seen in finding.seen) == ("model.unsupported", True)
     assert finding.remedy == "Set sglang_server_tuned to false, and layout and memory fraction yourself"
 
 
 def test_an_unknown_architecture_is_computed_with_a_warning() -> None:
-    found, (finding,) = models.read(config("deepseek-v3") | {"architectures": ["MadeUpForCausalLM"]})
+    found, (finding,) = models.read(shapes.config("deepseek-v3") | {"architectures": ["MadeUpForCausalLM"]})
     assert replace(found, architecture="DeepseekV3ForCausalLM") == shape("deepseek-v3")
     assert (finding.id, finding.severity) == ("model.architecture", "warning")
     assert finding.seen.startswith("architecture MadeUpForCausalLM is not known")
     assert "61 layers" in finding.seen
     assert "MLA attention with 256 experts" in finding.seen
-    assert "no experts" in models.read(config("llama-3.1-8b") | {"architectures": ["MadeUp"]})[1][0].seen
-    nested = models.read({"text_config": config("deepseek-v3")})[0]
+    assert "no experts" in models.read(shapes.config("llama-3.1-8b") | {"architectures": ["MadeUp"]})[1][0].seen
+    nested = models.read({"text_config": shapes.config("deepseek-v3")})[0]
     assert nested.architecture == "DeepseekV3ForCausalLM"
     for nameless in ({"architectures": []}, {"architectures": None}, {"architectures": "LlamaForCausalLM"}):
-        finding = fault(config("llama-3.1-8b") | nameless)
+        finding = fault(shapes.config("llama-3.1-8b") | nameless)
         assert (finding.id, finding.seen) == ("model.incomplete", "config.json of the model has no architectures")
 
 
@@ -580,7 +577,7 @@ def test_layers_are_counted_without_the_rest() -> None:
         models.layer_count({"text_config": {"hidden_size": 8}})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", shapes.NAMES)
 def test_whatever_a_config_says_the_answer_is_a_finding(name: str) -> None:
     """No config.json, however broken, ends in another error than ModelError."""
     chance = random.Random(name)  # noqa: S311
@@ -597,7 +594,7 @@ def test_whatever_a_config_says_the_answer_is_a_finding(name: str) -> None:
 
     refused = 0
     for _ in range(300):
-        broken = copy.deepcopy(config(name))
+        broken = copy.deepcopy(shapes.config(name))
         for _ in range(chance.randint(1, 3)):
             change(broken)
         if "num_hidden_layers" not in json.dumps(broken):
@@ -628,7 +625,7 @@ def weights(path: Path, **tensors: int) -> None:
 
 def test_a_folder_with_an_index(tmp_path: Path) -> None:
     plain = shape("qwen3-235b-a22b")
-    write(tmp_path, "config.json", config("qwen3-235b-a22b"))
+    write(tmp_path, "config.json", shapes.config("qwen3-235b-a22b"))
     assert models.load(tmp_path) == (plain, [])
     write(tmp_path, "model.safetensors.index.json", total(plain.size.bytes * 3))
     weights(tmp_path / "model-00001-of-00001.safetensors", a=8)
@@ -641,7 +638,7 @@ def test_a_folder_with_an_index(tmp_path: Path) -> None:
 
 def test_a_folder_without_an_index(tmp_path: Path) -> None:
     plain = shape("llama-3.2-1b")
-    write(tmp_path, "config.json", config("llama-3.2-1b"))
+    write(tmp_path, "config.json", shapes.config("llama-3.2-1b"))
     half = plain.size.bytes // 2
     weights(tmp_path / "a.safetensors", first=half - 10, second=10)
     weights(tmp_path / "b.safetensors", third=half)
@@ -676,7 +673,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
     assert folder_fault(tmp_path).id == "model.unreadable"
     (tmp_path / "config.json").rmdir()
-    write(tmp_path, "config.json", config("llama-3.2-1b"))
+    write(tmp_path, "config.json", shapes.config("llama-3.2-1b"))
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "missing")
     assert folder_fault(tmp_path).id == "model.unreadable"
 
@@ -695,7 +692,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     ],
 )
 def test_weights_that_are_none(tmp_path: Path, content: bytes) -> None:
-    write(tmp_path, "config.json", config("llama-3.2-1b"))
+    write(tmp_path, "config.json", shapes.config("llama-3.2-1b"))
     (tmp_path / "model.safetensors").write_bytes(content)
     assert folder_fault(tmp_path).id == "model.unreadable"
 
@@ -721,7 +718,7 @@ def test_weights_that_are_none(tmp_path: Path, content: bytes) -> None:
     ],
 )
 def test_numbers_that_no_model_has_are_refused(changes: dict[str, Any], seen: str) -> None:
-    finding = fault(config("qwen3-235b-a22b") | changes)
+    finding = fault(shapes.config("qwen3-235b-a22b") | changes)
     assert (finding.id, finding.severity) == ("model.value", "error")
     assert seen in finding.seen
     assert len(finding.seen) < 300
@@ -739,7 +736,7 @@ def test_the_largest_model_that_is_read() -> None:
 )
 def test_a_pattern_that_takes_for_ever_is_refused(pattern: str) -> None:
     start = time.thread_time()
-    finding = fault(config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": [pattern]}})
+    finding = fault(shapes.config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": [pattern]}})
     assert (finding.id, "too loose" in finding.seen) == ("model.value", True)
     assert time.thread_time() - start < 1
 
@@ -747,9 +744,11 @@ def test_a_pattern_that_takes_for_ever_is_refused(pattern: str) -> None:
 def test_patterns_that_take_long_together_are_refused() -> None:
     start = time.thread_time()
     stored = FP8 | {"ignore": [f"re:.*.*.*.*x{i}" for i in range(500)]}
-    finding = fault(config("deepseek-v3") | {"num_hidden_layers": 1000, "quantization_config": stored})
+    finding = fault(shapes.config("deepseek-v3") | {"num_hidden_layers": 1000, "quantization_config": stored})
     assert (finding.id, "too long" in finding.seen) == ("model.value", True)
-    finding = fault(config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": [f"a{i}*" for i in range(10**5)]}})
+    finding = fault(
+        shapes.config("deepseek-v3") | {"quantization_config": FP8 | {"ignore": [f"a{i}*" for i in range(10**5)]}}
+    )
     assert (finding.id, "more than 512" in finding.seen) == ("model.value", True)
     assert time.thread_time() - start < 2
 

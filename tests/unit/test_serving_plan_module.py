@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.sglang.plugins.module_utils import activations, health, models
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import CARDS, NodeGpus
@@ -161,7 +162,7 @@ def test_text_that_cannot_be_read_is_a_finding(root: Path, read: Read) -> None:
 def model(root: Path) -> Path:
     folder = root / "model"
     folder.mkdir()
-    shutil.copy(HERE / "fixtures/models/kimi-k2.5.json", folder / "config.json")
+    shutil.copy(shapes.path("kimi-k2.5"), folder / "config.json")
     return folder
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import models, releases, spellings, tuning
 from ansible_collections.inference.sglang.plugins.module_utils.estimates import Estimate, roofline
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, errors
@@ -20,7 +21,6 @@ from ansible_collections.inference.sglang.plugins.module_utils.tuning import Har
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
 SHAPES = Path(__file__).parents[2] / "roles" / "sglang_server" / "files" / "shapes"
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
 DATA = Path(__file__).parent / "data" / "measurements"
 PATCHES = frozenset({"triton-layer-probe", "swa-start-layer", "pp-abort"})
 BOX = Hardware(CARDS["rtx_pro_6000_server"], 8, "pcie", "SYS")
@@ -315,7 +315,7 @@ def test_the_plan_for_two_h200_is_within_a_tenth_of_the_best_measured_row(concur
         for point in row["points"]
         if point["concurrency"] == concurrency
     }
-    model = models.read(json.loads((FIXTURES / "small-mla-moe.json").read_text(encoding="utf-8")))[0]
+    model = models.read(shapes.config("small-mla-moe"))[0]
     chosen = tune(H200, model, concurrency=concurrency).chosen.layout
     assert rows[replace(chosen, partition=())] >= 0.9 * max(rows.values())
 

@@ -4,18 +4,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import memory, models, tuning
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import CARDS
 from ansible_collections.inference.sglang.plugins.module_utils.memory import GIB
 from ansible_collections.inference.sglang.plugins.module_utils.tuning import Candidate, Hardware, Tuning, Wishes
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
 EIGHT = {"tensor_parallel": 8}
 
 
@@ -27,7 +25,7 @@ def tuned(
     serving: dict[str, Any] | None = None,
     **flags: Any,
 ) -> Tuning:
-    shape = models.read(json.loads((FIXTURES / f"{name}.json").read_text()))[0]
+    shape = models.read(shapes.config(name))[0]
     given = {f"--{flag.replace('_', '-')}": value for flag, value in flags.items()}
     wishes = Wishes(serving=serving or {}, flags=given)
     return tuning.tune(wishes, flag_tables.load(release), Hardware(CARDS[card], count, "pcie"), shape)

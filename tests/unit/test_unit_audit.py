@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.sglang.plugins.module_utils import audit
 from ansible_collections.inference.sglang.plugins.modules import unit_audit
@@ -57,7 +58,7 @@ def node(tmp_path: Path) -> Path:
     for program in ("python", "ninja", "c++", "nvcc"):
         (tmp_path / "venv/bin" / program).touch(mode=0o755)
     (tmp_path / "model").mkdir()
-    shutil.copy(FIXTURES / "models/kimi-k2.5.json", tmp_path / "model/config.json")
+    shutil.copy(shapes.path("kimi-k2.5"), tmp_path / "model/config.json")
     (tmp_path / "variables").write_text("HF_TOKEN=hf_abc\nPROXY=http://me:word@proxy\n")
     (tmp_path / "variables").chmod(0o600)
     (tmp_path / "kimi.service").write_text(

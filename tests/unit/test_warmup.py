@@ -4,22 +4,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 from ansible_collections.inference.sglang.plugins.module_utils import models, warmup
 from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
 from ansible_collections.inference.sglang.plugins.plugin_utils import flag_tables
 
-FIXTURES = Path(__file__).parent / "fixtures" / "models"
 OLD, NEW = "0.5.12.post1", "0.5.23"
 
 
 def shape(name: str) -> models.Shape:
-    return models.read(json.loads((FIXTURES / f"{name}.json").read_text()))[0]
+    return models.read(shapes.config(name))[0]
 
 
 KIMI, DEEPSEEK, GPT_OSS, LLAMA, QWEN = map(
