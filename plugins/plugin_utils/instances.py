@@ -23,6 +23,7 @@ from ansible_collections.inference.sglang.plugins.module_utils import (
 )
 from ansible_collections.inference.sglang.plugins.module_utils import flags as flag_room
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, errors
+from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
 from ansible_collections.inference.sglang.plugins.module_utils.memory import Layout
 from ansible_collections.inference.sglang.plugins.module_utils.models import ModelError, Shape
 from ansible_collections.inference.sglang.plugins.module_utils.plan import PREFIX
@@ -187,13 +188,22 @@ def planned(
         environment={**chosen.environment, **instance.settings.environment},
         start_timeout=instance.settings.start_timeout or plan.start_timeout(shape, instance.wishes.read_rate),
     )
-    findings += _other_architecture(settings.cuda_arch, capability)
+    findings += [*_other_architecture(settings.cuda_arch, capability), *_own_code(config, chosen.launch)]
     judged = (*instance.findings, *findings, *plan.check(settings, table), *tuned.findings)
     if errors(judged):
         return Planned({}, tuned, settings, judged)
     made = {**plan.make(settings, table), "inputs": inputs}
     why = explanations.explain(settings, table, tuned, hardware, shape)
     return Planned({**made, **why}, tuned, settings, judged)
+
+
+def _own_code(config: Mapping[str, Any], launch: Launch) -> list[Finding]:
+    """A model that brings code of its own is loaded by it, or not at all."""
+    if not config.get("auto_map") or launch.switch("--trust-remote-code"):
+        return []
+    seen = "the model brings code of its own (auto_map in config.json), which SGLang does not run unasked"
+    remedy = "Read it, and set sglang_server_trust_remote_code to true if the engine needs it"
+    return [Finding("model.own_code", "warning", seen, remedy, "sglang/srt/utils/hf_transformers_utils.py")]
 
 
 def _inputs(instance: Instance, release: str, hardware: Hardware | None, config: Mapping[str, Any]) -> str:

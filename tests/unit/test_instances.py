@@ -276,6 +276,13 @@ def test_a_plan_keeps_its_layout_until_what_it_came_from_changes() -> None:
     assert broken.content["layout"] == first.content["layout"]
 
 
+def test_a_model_with_code_of_its_own_is_told_unless_it_may_run() -> None:
+    facts = {"gpus": node(), "model": model(), **REST}
+    facts["model"]["config"]["auto_map"] = {"AutoConfig": "configuration_kimi.KimiConfig"}
+    assert "model.own_code" in ids(planned(facts=facts))
+    assert "model.own_code" not in ids(planned(facts=facts, trust_remote_code=True))
+
+
 def test_visible_devices_of_the_user_select_the_gpus() -> None:
     facts = {"gpus": node(8), "model": model("llama-3.1-8b"), **REST}
     made = planned(facts=facts, environment={"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
