@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from dataclasses import replace
@@ -318,6 +319,21 @@ def test_the_plan_for_two_h200_is_within_a_tenth_of_the_best_measured_row(concur
     model = models.read(shapes.config("small-mla-moe"))[0]
     chosen = tune(H200, model, concurrency=concurrency).chosen.layout
     assert rows[replace(chosen, partition=())] >= 0.9 * max(rows.values())
+
+
+def test_the_planned_kv_cache_is_the_one_that_sglang_made_on_two_h200() -> None:
+    """docs/measurements.md: the plan's own flags, started as they are."""
+    measured = json.loads((DATA / "h200-x2-plan-2026-11-30.json").read_text(encoding="utf-8"))
+    (row,) = measured["rows"]
+    model = models.read(measured["model"])[0]
+    chosen = tune(H200, model, concurrency=64, serving={"pipeline_parallel": 2, "context_length": 8192}).chosen
+    assert chosen.budget
+    fraction = row["memory"]["mem_fraction_static"]
+    assert chosen.budget.tokens_at(fraction) == pytest.approx(row["memory"]["kv_tokens"], rel=0.02)
+    launch, flags = chosen.launch, dict(itertools.pairwise(row["flags"]))
+    assert str(launch.micro_batch) == flags["--pp-max-micro-batch-size"]
+    assert str(launch.running) == flags["--max-running-requests"]
+    assert str(launch.depth) == flags["--pp-async-batch-depth"]
 
 
 def test_a_card_of_unknown_speed_still_gets_a_plan() -> None:
