@@ -347,7 +347,7 @@ def read(
     for key, value in sources:
         if value is not None and not isinstance(value, Mapping):
             raise _fault("value", f"{key} is {_brief(value)}", "Copy the model's own config.json: this is a mapping")
-    stored = _mapping(next((value for _, value in sources if value), None))
+    stored = _mapping(next((value for _key, value in sources if value), None))
     shape = replace(_shape(config, text, _quantization(stored)), quantization=_method(stored))
     findings = []
     if shape.architecture not in KNOWN:

@@ -31,7 +31,7 @@ options:
   modules:
     description:
       - The kernels to compile, a FlashInfer module (V(sampling)) or a kernel of SGLang's own with its template
-        arguments (V(activation\(bfloat16\))).
+        arguments (V(activation(bfloat16\))).
     type: list
     elements: str
     required: true

@@ -204,7 +204,7 @@ def _run(argv: list[str], limit: float) -> tuple[str, int | None]:
     except OSError as error:
         return str(error), 126
     try:
-        printed, _ = process.communicate(timeout=limit)
+        printed = process.communicate(timeout=limit)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with what it started, which may hold the pipe
         process.communicate()

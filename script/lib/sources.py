@@ -27,18 +27,23 @@ OLDER = {
     "0.5.10": "ac8855a5d57dac8831fee526bca5212f1ae451f378e2ab08b3baecbc4deb4076",
     "0.5.10.post1": "a854a68b11caf6b4b55c241a44378a7cdede7ede325db85c955f131506703bc6",
 }
+KEPT = r"sglang/.*\.(cuh|py)"
+"""What is unpacked of a wheel: what the flag tables are read from, and what patches change."""
+
 VERSIONS = (*OLDER, *releases.RELEASES)
 PYTHON = "3.11"
 
 
 def fetch(folder: Path = SOURCES) -> Path:
-    """Have the Python sources of every release below ``folder``, one line a release; what is there is kept.
+    """Have the sources of every release below ``folder``, one line a release; what is there is kept.
 
     Raises SystemExit where a wheel cannot be had, or a lock does not hold SGLang.
     """
     for version in VERSIONS:
-        here = (folder / version).is_dir()
+        stamp = folder / version / "kept"
+        here = stamp.is_file() and stamp.read_text() == KEPT
         if not here:
+            shutil.rmtree(folder / version, ignore_errors=True)
             _unpack(version, folder)
         print(f"{version}: {'was there' if here else 'fetched'}", flush=True)
     return folder
@@ -49,7 +54,8 @@ def _unpack(version: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         wheel, target = _download(version, Path(temporary)), Path(temporary) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(target, [name for name in archive.namelist() if re.fullmatch(r"sglang/.*\.py", name)])
+            archive.extractall(target, [name for name in archive.namelist() if re.fullmatch(KEPT, name)])
+        (target / "kept").write_text(KEPT)
         shutil.move(target, folder / version)
 
 
