@@ -8,7 +8,7 @@ Whatever the user gave, as a setting or as an exact flag, is left alone and plan
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +78,7 @@ class Wishes:
     """What the user wrote, presets included.
 
     ``tuned``              whether anything may be added to what is given
+    ``accepted``           ids of errors that the user takes upon himself
     ``objective``          ``interactive``: the speed of one request; ``throughput``: of ``concurrency`` together
     ``concurrency``        requests at a time; None for ``CONCURRENCY``
     ``tokens_per_request`` that each of them holds at once, on average; None for ``HELD``
@@ -99,6 +100,7 @@ class Wishes:
     nccl_ib_disable: bool | None = None
     read_rate: float | None = None
     tuned: bool = True
+    accepted: frozenset[str] = frozenset()
     serving: Mapping[str, object] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -709,7 +711,7 @@ class _Draft:
             launch=launch,
             load=self.load,
             budget=self.budget,
-            findings=(*self.findings, *launch_rules.judge(launch)),
+            findings=accept((*self.findings, *launch_rules.judge(launch)), wishes.accepted),
         )
         shape, hardware = planner.shape, planner.hardware
         if shape is None or hardware is None or not hardware.card.bandwidth or not made.able:
@@ -726,6 +728,16 @@ class _Draft:
 
 def _without_sizes(serving: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in serving.items() if name not in (*SIZES, "expert_all_to_all")}
+
+
+def accept(found: Iterable[Finding], accepted: frozenset[str]) -> tuple[Finding, ...]:
+    """The findings, those that the user accepted as warnings."""
+    return tuple(
+        replace(finding, severity="warning", seen=f"accepted: {finding.seen}")
+        if finding.id in accepted and finding.severity == "error"
+        else finding
+        for finding in found
+    )
 
 
 def _chunk(card_bytes: int) -> int:

@@ -40,9 +40,11 @@ MOST_GPUS = 64
 # Of the instance itself, of the plan as a whole, or with a default that is a value: no preset says them.
 _OWN = (
     *("name", "model_path", "served_name", "host", "port", "api_key", "preset", "probe_prompt", "aiconfigurator"),
-    *("stop_timeout", "restart_limit"),
+    *("stop_timeout", "restart_limit", "accepted"),
 )
 _MERGED = ("flags", "environment")
+# Judgements about hardware, model and engine, which an operator may know better; not those about safety or syntax.
+_ACCEPTABLE = ("gpus", "launch", "memory", "model", "tuning")
 _WORDS = {
     "objective": tuple(tuning.CONCURRENCY),
     "gpu_link": ("pcie", "nvlink"),
@@ -128,6 +130,11 @@ def wanted(values: Mapping[str, Any], *, key: str = "", folders: tuple[str, ...]
     card, wrong_card = _declared_card(given.get("gpu_model"))
     selected, wrong_gpus = _selected(given.get("gpus") or _visible(environment))
     patches, _wrong_patches = role_files.patch_definitions(values.get("sglang_patches", []), None, folders)
+    strangers = [name for name in map(str, given.get("accepted") or ()) if name.partition(".")[0] not in _ACCEPTABLE]
+    if strangers:
+        seen = f"{PREFIX}accepted names {', '.join(strangers)}"
+        remedy = f"Name findings of these rooms only: {', '.join(_ACCEPTABLE)}"
+        findings.append(Finding("plan.accepted", "error", seen, remedy))
     has = frozenset(str(patch["id"]) for patch in patches)
     wishes = Wishes(
         objective=given.get("objective") or "throughput",
@@ -140,6 +147,7 @@ def wanted(values: Mapping[str, Any], *, key: str = "", folders: tuple[str, ...]
         nccl_algo=given.get("nccl_algo"),
         nccl_ib_disable=given.get("nccl_ib_disable"),
         read_rate=given.get("read_rate"),
+        accepted=frozenset(map(str, given.get("accepted") or ())),
         tuned=given.get("tuned") is not False and not values["cpu_engine_enabled"],
         serving=serving,
         flags=settings.flags,
@@ -189,6 +197,7 @@ def planned(
         start_timeout=instance.settings.start_timeout or plan.start_timeout(shape, instance.wishes.read_rate),
     )
     findings += [*_other_architecture(settings.cuda_arch, capability), *_own_code(config, chosen.launch)]
+    findings = list(tuning.accept(findings, instance.wishes.accepted))
     judged = (*instance.findings, *findings, *plan.check(settings, table), *tuned.findings)
     if errors(judged):
         return Planned({}, tuned, settings, judged)

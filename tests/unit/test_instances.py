@@ -283,6 +283,20 @@ def test_a_model_with_code_of_its_own_is_told_unless_it_may_run() -> None:
     assert "model.own_code" not in ids(planned(facts=facts, trust_remote_code=True))
 
 
+def test_an_error_that_is_accepted_is_a_warning() -> None:
+    given = {"gpu_model": "h200", "gpu_count": 8, "model_shape": "deepseek-v3", "tensor_parallel": 8}
+    given["attention_backend"] = "trtllm_mla"
+    assert [finding.id for finding in errors(planned("0.5.23", **given).findings)] == ["launch.attention_hardware"]
+    made = planned("0.5.23", **given, accepted=["launch.attention_hardware"])
+    assert flags(made)["--attention-backend"] == ["trtllm_mla"]
+    assert [
+        found.seen.startswith("accepted: ") for found in made.findings if found.id == "launch.attention_hardware"
+    ] == [True]
+    assert "plan.accepted" in ids(planned(accepted=["plan.exposed"]))
+    facts = {"gpus": node(), "model": model(), **REST}
+    assert errors(planned(facts=facts, gpu_model="h200", tensor_parallel=8, accepted=["gpus.declared"]).findings) == []
+
+
 def test_visible_devices_of_the_user_select_the_gpus() -> None:
     facts = {"gpus": node(8), "model": model("llama-3.1-8b"), **REST}
     made = planned(facts=facts, environment={"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
