@@ -31,7 +31,7 @@ def explain(
     ``layout``      ranks and stages, and how many ``gpus`` they are
     ``memory``      bytes of each stage, and what the KV cache holds; empty where it could not be computed
     ``expected``    tok/s and seconds for one request and for all promised; empty where nobody can tell
-    ``warmup``      kernels that these flags compile at first use, and which of them need no GPU for it
+    ``warmup``      kernels that these flags compile at first use, and ``ahead``, those that need no GPU for it
     ``candidates``  all layouts that were looked at, best first, with what stands against each
     """
     chosen = tuned.chosen
@@ -43,7 +43,7 @@ def explain(
     for name in (*settings.flags, *chosen.environment):
         if name in chosen.reasons:
             reasons[name if name in chosen.environment else flags.exact(name)] = chosen.reasons[name]
-    budget = chosen.budget
+    budget, kernels = chosen.budget, warmup.kernels(chosen.launch)
     return {
         "gpus": str(hardware or ""),
         "model": shape.architecture if shape else "",
@@ -51,7 +51,8 @@ def explain(
         "reasons": reasons,
         "memory": _memory(budget) if budget and budget.stages else {},
         "expected": _speeds(chosen, tuned.concurrency),
-        "warmup": [asdict(kernel) for kernel in warmup.kernels(chosen.launch)],
+        "warmup": [asdict(kernel) for kernel in kernels],
+        "ahead": warmup.ahead(kernels),
         "candidates": [
             {
                 "layout": _layout(candidate.layout),

@@ -96,9 +96,14 @@ plan:
       elements: dict
       returned: always
     warmup:
-      description: The kernels that these flags build at first use, and which of them can be built without a GPU.
+      description: The kernels that these flags build at first use.
       type: list
       elements: dict
+      returned: always
+    ahead:
+      description: The names of those that can be built without a GPU.
+      type: list
+      elements: str
       returned: always
 table:
   description: The plan as a text for people.
@@ -123,11 +128,6 @@ facts:
         - Null where the folder is not there, or cannot be read.
       type: dict
       returned: always
-    infiniband:
-      description: Whether the node has an InfiniBand or RoCE device.
-      type: bool
-      returned: always
-      sample: false
     unit:
       description: C(name) of the instance's unit, and whether it is C(running) or on the way there.
       type: dict
@@ -294,12 +294,6 @@ def chosen_before(instance: str | None) -> dict | None:
         return None
 
 
-def has_infiniband() -> bool:
-    """Whether the kernel knows an InfiniBand or RoCE device."""
-    folder = ROOT / "sys/class/infiniband"
-    return folder.is_dir() and any(folder.iterdir())
-
-
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -317,7 +311,6 @@ def main():
     facts = {
         "gpus": found,
         "model": model,
-        "infiniband": has_infiniband(),
         "unit": {
             "name": health.unit_name(given["instance"]) if given["instance"] else "",
             "running": bool(given["instance"]) and is_running(given["instance"]),

@@ -261,11 +261,3 @@ def test_no_instance_and_no_systemd(root: Path, read: Read, monkeypatch: pytest.
     assert read()["facts"]["unit"] == {"name": "", "running": False}
     monkeypatch.setattr(health, "unit_state", lambda _name: (root / "absent").read_text())
     assert read(instance="kimi")["facts"]["unit"] == {"name": "sglang-kimi.service", "running": False}
-
-
-def test_infiniband(root: Path, read: Read) -> None:
-    assert read()["facts"]["infiniband"] is False
-    (root / "sys/class/infiniband").mkdir(parents=True)
-    assert read()["facts"]["infiniband"] is False
-    (root / "sys/class/infiniband/mlx5_0").mkdir()
-    assert read()["facts"]["infiniband"] is True
