@@ -361,7 +361,7 @@ def parse(query: str, capabilities: str = "") -> NodeGpus:
     ``capabilities``  what ``nvidia-smi --query-gpu=compute_cap --format=csv,noheader`` prints, as the XML has no
                       compute capability (driver 580); needed for products that are not in ``CARDS``
     """
-    root = _tree(query)
+    root = document(query)
     told = dict(enumerate(_capability(line) for line in capabilities.splitlines()))
     gpus = tuple(_gpu(index, node, told.get(index, 0)) for index, node in enumerate(root.findall("gpu")))
     attached = _text(root, "attached_gpus")
@@ -370,27 +370,53 @@ def parse(query: str, capabilities: str = "") -> NodeGpus:
     return NodeGpus(gpus, _text(root, "driver_version"))
 
 
+def document(query: str) -> ET.Element:
+    """The XML that ``nvidia-smi -q -x`` prints, without arguments of processes. Raises GpuError."""
+    # The driver prints warnings before or after, such as of a corrupted infoROM.
+    document = re.search(r"<nvidia_smi_log>.*</nvidia_smi_log>", query, re.DOTALL)
+    if not document:
+        broken = "XML that breaks off" if "<nvidia_smi_log>" in query else _begin(query)
+        raise _unreadable(f"nvidia-smi -q -x printed {broken}")
+    # Names are the processes' own choice, and may hold anything.
+    name = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
+    text = name.sub(lambda found: f"{found[1]}{_first_word(found[2])}{found[3]}", document[0])
+    try:
+        return ET.fromstring(text)  # noqa: S314 # without its DOCTYPE it can define no entities
+    except ET.ParseError as error:
+        raise _unreadable(f"nvidia-smi -q -x printed XML that cannot be read: {error}") from error
+
+
 def parse_links(topology: str) -> dict[tuple[int, int], str]:
     """What connects each pair of GPUs: ``nvidia-smi topo -m``. Raises GpuError."""
-    # The header is underlined, also where no terminal reads it (driver 580).
-    lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", topology).splitlines()]
-    header = next((words for words in lines if words and words[0] == "GPU0"), [])
-    columns = [int(word[3:]) for word in header if re.fullmatch(r"GPU\d+", word)]
-    if "X" in header or not columns:
-        raise _unclear(f"nvidia-smi topo -m printed {_begin(topology)}")
-    links = {}
-    for row in columns:
-        cells = next((words[1:] for words in lines if words[:1] == [f"GPU{row}"] and words != header), [])
-        for column, word in zip(columns, cells, strict=False):
-            if row < column:
-                links[row, column] = word
-    missing = [f"{a}-{b}" for a in columns for b in columns if a < b and (a, b) not in links]
-    if missing:
-        raise _unclear(f"nvidia-smi topo -m says nothing of the GPUs {', '.join(missing)}")
+    cells = parse_matrix(topology, "nvidia-smi topo -m")
+    links = {(row, column): word for (row, column), word in cells.items() if row < column}
     odd = sorted({word for word in links.values() if word not in _LEVELS and not re.fullmatch(r"NV\d+", word)})
     if odd:
         raise _unclear(f"nvidia-smi topo -m says {', '.join(odd)} between two GPUs")
     return links
+
+
+def parse_matrix(text: str, command: str) -> dict[tuple[int, int], str]:
+    """The word in each cell of a table of GPUs by GPUs, row first; the diagonal is left out. Raises GpuError.
+
+    ``command``  what printed it: ``nvidia-smi topo -m``, ``nvidia-smi topo -p2p r``
+    """
+    # The header is underlined, also where no terminal reads it (driver 580).
+    lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    header = next((words for words in lines if words and words[0] == "GPU0"), [])
+    columns = [int(word[3:]) for word in header if re.fullmatch(r"GPU\d+", word)]
+    if "X" in header or not columns:
+        raise _unclear(f"{command} printed {_begin(text)}")
+    table = {}
+    for row in columns:
+        cells = next((words[1:] for words in lines if words[:1] == [f"GPU{row}"] and words != header), [])
+        for column, word in zip(columns, cells, strict=False):
+            if row != column:
+                table[row, column] = word
+    missing = [f"{a}-{b}" for a in columns for b in columns if a < b and (a, b) not in table]
+    if missing:
+        raise _unclear(f"{command} says nothing of the GPUs {', '.join(missing)}")
+    return table
 
 
 # Rules. Each judges the GPUs that an instance is to have; an empty selection is all of them.
@@ -521,21 +547,6 @@ def _shared(node: NodeGpus, selected: Sequence[int], others: Mapping[str, Sequen
             seen = f"instance {name} of this node has {_named(both)} too"
             remedy = "Give each instance its own in sglang_server_gpus, or remove that instance"
             yield _finding("shared", seen, remedy)
-
-
-def _tree(query: str) -> ET.Element:
-    # The driver prints warnings before or after, such as of a corrupted infoROM.
-    document = re.search(r"<nvidia_smi_log>.*</nvidia_smi_log>", query, re.DOTALL)
-    if not document:
-        broken = "XML that breaks off" if "<nvidia_smi_log>" in query else _begin(query)
-        raise _unreadable(f"nvidia-smi -q -x printed {broken}")
-    # Names are the processes' own choice, and may hold anything.
-    name = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
-    text = name.sub(lambda found: f"{found[1]}{_first_word(found[2])}{found[3]}", document[0])
-    try:
-        return ET.fromstring(text)  # noqa: S314 # without its DOCTYPE it can define no entities
-    except ET.ParseError as error:
-        raise _unreadable(f"nvidia-smi -q -x printed XML that cannot be read: {error}") from error
 
 
 def _first_word(text: str) -> str:

@@ -12,6 +12,14 @@ JOB_BYTES = 2 * 10**9
 trtllm_comm: SGLang 0.5.12.post1, CUDA 13.0, g++ 12, x86_64, 2026-11-30."""
 
 
+LARGE_JOB = 8 * 2**30
+"""Memory for one nvcc of the largest kernels, CUTLASS's for experts (flashinfer-ai/flashinfer#3634), which a serving
+process compiles for its own shapes."""
+
+ENGINE = 16 * 2**30
+"""Memory that the processes of an engine keep for themselves while one of them compiles."""
+
+
 def jobs(cpus: int, available: int, job: int = JOB_BYTES) -> int:
     """How many compilers may run at a time, 1 at least, with ``available`` bytes of memory and ``job`` bytes for each.
 
@@ -21,9 +29,31 @@ def jobs(cpus: int, available: int, job: int = JOB_BYTES) -> int:
     return max(min(cpus, available // job), 1)
 
 
+def engine_jobs(cpus: int, available: int) -> int:
+    """How many compilers a serving process may run at a time, beside the engine itself; arguments as for ``jobs``."""
+    return jobs(cpus, available - ENGINE, LARGE_JOB)
+
+
+def killed(words: str, status: int = 0) -> bool:
+    """Whether the kernel ended a compiler for want of memory, by what ninja, gcc and the shell say, or by the exit
+    status of what ran it: 137, or -9. nvcc itself never ends by signal 9.
+    """
+    told = re.search(r"\bKilled\b|\b(exit (code|status)|code=|returned|status) ?137\b|\bsignal 9\b|SIGKILL", words)
+    return status in (137, -9) or told is not None
+
+
 def available_memory(meminfo: str) -> int:
     """Bytes that programs can have without swapping: ``MemAvailable`` of /proc/meminfo; 0 where it is not told."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    return _bytes("MemAvailable", meminfo)
+
+
+def total_memory(meminfo: str) -> int:
+    """Bytes of memory that the kernel has: ``MemTotal`` of /proc/meminfo; 0 where it is not told."""
+    return _bytes("MemTotal", meminfo)
+
+
+def _bytes(name: str, meminfo: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB$", meminfo, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 

@@ -141,6 +141,11 @@ facts:
       elements: dict
       returned: always
       sample: [{"name": "small", "gpus": [6, 7]}]
+    host:
+      description: Number of C(processors), and C(memory) in bytes.
+      type: dict
+      returned: always
+      sample: {"processors": 64, "memory": 541165879296}
     chosen:
       description: The C(layout) of the instance's present plan, and the C(inputs) that it was chosen from; or null.
       type: dict
@@ -186,69 +191,36 @@ findings:
 """
 
 import json
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import activations, gpus, health, models, node
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    activations,
+    health,
+    kernel_builds,
+    models,
+    node,
+    nvidia_smi,
+    probes,
+    readings,
+    weights,
+)
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts
 
 ROOT = Path("/")
 
-# Seconds; nvidia-smi waits for ever for a GPU that does not answer. After the grace it is killed.
-LIMIT = 60
-GRACE = 5
 
-
-def ask(module: AnsibleModule, program: str, *arguments: str) -> tuple[str, str]:
-    """What nvidia-smi prints, and what went wrong instead; one of them is empty."""
-    # In another locale numbers and messages may be written otherwise.
-    environment = {"LC_ALL": "C"}
-    command = ["timeout", f"--kill-after={GRACE}", str(LIMIT), program, *arguments]
-    code, output, complaint = module.run_command(command, environ_update=environment)
-    if code == 0:
-        return output, ""
-    said = " ".join((output + complaint).split())[:300]
-    # 124 is timeout's own; where it has to kill, it takes itself along.
-    why = f"did not answer within {LIMIT} s" if code in (124, 137, -9) else f"ended with status {code}: {said}"
-    return "", f"nvidia-smi {' '.join(arguments)} {why}"
-
-
-def owner(pid: int) -> tuple[str, str]:
-    """Unit and control group of a process."""
-    process = ROOT / "proc" / str(pid)
-    return node.unit_of(process), node.cgroup_of(process)
-
-
-def read_gpus(module: AnsibleModule) -> tuple[dict | None, list]:
+def read_gpus():
     """The node's GPUs where they can be told, and what is wrong with them."""
-    program = module.get_bin_path("nvidia-smi")
-    if program is None:
-        return None, []
     present = len(list(node.gpus(ROOT)))
-    query, wrong = ask(module, program, "-q", "-x")
-    if wrong:
-        # A driver without a GPU may be there for a GPU to come.
-        return None, [gpus.unreadable(f"the node has {present} NVIDIA GPU(s), {wrong}")] if present else []
-    try:
-        found = gpus.parse(query)
-        if not all(gpus.known(gpu.product) for gpu in found.gpus):
-            capabilities, _wrong = ask(module, program, "--query-gpu=compute_cap", "--format=csv,noheader")
-            found = gpus.parse(query, capabilities)
-    except gpus.GpuError as error:
-        return None, list(error.findings)
-    findings = []
-    if len(found.gpus) > 1:
-        topology, _wrong = ask(module, program, "topo", "-m")
-        try:
-            found = found.linked(gpus.parse_links(topology))
-        except gpus.GpuError as error:
-            findings = list(error.findings)
-    return found.owned(owner).to_dict(), findings
+    found, findings = nvidia_smi.plan_gpus(nvidia_smi.Smi(), present, readings.owner_below(ROOT))
+    return found and found.to_dict(), findings
 
 
 def read_model(folder: str | None) -> tuple[dict | None, list]:
     """The files that tell a model's shape, and what is wrong with them."""
-    if not folder or not Path(folder).is_dir():
+    if not folder or not Path(folder).is_dir() or weights.under_way(Path(folder)):
         return None, []
     try:
         config, index, quantization = models.files(Path(folder))
@@ -306,8 +278,9 @@ def main():
         supports_check_mode=True,
     )
     given = module.params
-    found, findings = read_gpus(module) if given["gpus"] else (None, [])
+    found, findings = read_gpus() if given["gpus"] else (None, [])
     model, wrong = read_model(given["model_path"])
+    memory = kernel_builds.total_memory(probes.text(ROOT / "proc/meminfo"))
     facts = {
         "gpus": found,
         "model": model,
@@ -315,6 +288,7 @@ def main():
             "name": health.unit_name(given["instance"]) if given["instance"] else "",
             "running": bool(given["instance"]) and is_running(given["instance"]),
         },
+        "host": {"processors": os.cpu_count() or 1, "memory": memory},
         "chosen": chosen_before(given["instance"]),
         "instances": other_instances(given["instance"]),
         "findings": as_dicts([*findings, *wrong]),

@@ -40,6 +40,26 @@ def test_what_the_user_bounds_stays():
     assert kernel_builds.environment({"MAX_JOBS": 1}, 4, meminfo) == {"FLASHINFER_NVCC_THREADS": "1"}
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("ninja: build stopped: subcommand failed.\nnvcc fatal: Killed", 1),
+        ("g++: fatal error: Killed signal terminated program cc1plus", 1),
+        ("RuntimeError: Ninja build failed, exit code 137", 1),
+        ("main process exited, code=killed, status=9/KILL; code=137", 1),
+        ("", 137),
+        ("", -9),
+    ],
+)
+def test_a_compiler_that_was_killed_is_known(words, status):
+    assert kernel_builds.killed(words, status)
+
+
+@pytest.mark.parametrize("words", ["", "ptxas died", "killed kernels are 1370", "exit code 1", "error: 137 registers"])
+def test_other_failures_are_no_lack_of_memory(words):
+    assert not kernel_builds.killed(words, 1)
+
+
 # A FlashInfer that has three of the modules; rope does not compile.
 FLASHINFER = """
 from pathlib import Path

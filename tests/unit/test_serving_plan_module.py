@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import shapes
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.inference.sglang.plugins.module_utils import activations, health, models
+from ansible_collections.inference.sglang.plugins.module_utils import activations, health, models, probes
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import CARDS, NodeGpus
 from ansible_collections.inference.sglang.plugins.modules import serving_plan
 
@@ -125,8 +126,8 @@ def test_a_node_without_nvidia_smi_has_no_gpus_yet(root: Path, read: Read) -> No
 def test_a_driver_that_tells_nothing(
     root: Path, read: Read, monkeypatch: pytest.MonkeyPatch, script: str, seen: str
 ) -> None:
-    monkeypatch.setattr(serving_plan, "LIMIT", 1)
-    monkeypatch.setattr(serving_plan, "GRACE", 1)
+    monkeypatch.setattr(probes, "LIMIT", 1)
+    monkeypatch.setattr(probes, "GRACE", 1)
     program(root, "nvidia-smi", script)
     result = read()
     (finding,) = result["facts"]["findings"]
@@ -235,6 +236,12 @@ def test_a_plan_of_another_form_says_nothing_of_the_layout(root: Path, read: Rea
     instance(root, "own", written)
     assert read(instance="own")["facts"]["chosen"] is None
     assert read()["facts"]["chosen"] is None
+
+
+def test_processors_and_memory_are_those_of_the_node(root: Path, read: Read) -> None:
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/meminfo").write_text("MemTotal:  5 kB\nMemAvailable: 4 kB\n")
+    assert read()["facts"]["host"] == {"processors": os.cpu_count(), "memory": 5 * 1024}
 
 
 def test_the_present_plan_says_its_layout(root: Path, read: Read) -> None:
