@@ -1220,6 +1220,18 @@ def nccl_level(launch: Launch) -> Verdict | None:
     return _warning(seen, Fails.NEVER, f"Use one of {', '.join(LEVELS)}", NCCL)
 
 
+def nccl_p2p(launch: Launch) -> Verdict | None:
+    """SGLang's own all-reduce, and FlashInfer's, go from GPU to GPU past NCCL: with one half of the workaround for
+    IOMMU and ACS the hang moves on to their first use. Source: local-inference-lab/rtx6kpro#15.
+    """
+    off = launch.environment.get("NCCL_P2P_DISABLE", "0") not in ("", "0")
+    if not off or launch.tensor == 1 or launch.switch("--disable-custom-all-reduce"):
+        return None
+    seen = "NCCL_P2P_DISABLE is set, and SGLang's own all-reduce still goes from GPU to GPU, where it may hang"
+    remedy = "Add --disable-custom-all-reduce, as sglang_server_p2p_fallback: true does, or remove NCCL_P2P_DISABLE"
+    return _warning(seen, Fails.NEVER, remedy, "local-inference-lab/rtx6kpro#15")
+
+
 def nccl_graphs(launch: Launch) -> Verdict | None:
     """Buffers that NCCL registered for a graph may hang its replay. From 0.5.20 on SGLang says so for the all-to-all of
     the LM head, from 0.5.23 on for all ranks. Source: ``srt/arg_groups/parallel_hook.py``, sgl-project/sglang#38936.
@@ -1322,6 +1334,7 @@ RULES: tuple[Rule, ...] = (
     packed_slot,
     running_requests,
     nccl_level,
+    nccl_p2p,
     nccl_graphs,
     nccl_infiniband,
     nccl_algorithm,

@@ -14,12 +14,13 @@ import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import wheels
+from ansible_collections.inference.sglang.plugins.module_utils import weights, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
 
 NVIDIA = "0x10de"
@@ -28,6 +29,12 @@ DRIVER_LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib64/libcuda.so.1",
     "/usr/lib/libcuda.so.1",
+)
+NUMA_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/libnuma.so.1",
+    "/lib/x86_64-linux-gnu/libnuma.so.1",
+    "/usr/lib64/libnuma.so.1",
+    "/usr/lib/libnuma.so.1",
 )
 
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108
@@ -95,6 +102,7 @@ class ModelFiles:
     ``files``      number of files below (1 for a single file)
     ``obstacles``  what the service user may not read
     ``unseen``     the first path that the reading process itself may not look into; empty where it saw all
+    ``stock``      what the files are, as far as completeness is judged by it; None where there are none
     """
 
     path: str
@@ -105,6 +113,7 @@ class ModelFiles:
     folder: bool = True
     config: bool = True
     hidden: str = ""
+    stock: weights.Stock | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,9 @@ class NodeFacts:
     ``model``              none where a role makes the model
     ``hidden``             those of the paths asked for that the instance's unit would not see
     ``login``              the local account of the service user's name; none where there is none yet
+    ``python_headers``     whether the interpreter's folder of headers has ``Python.h``; None where nobody looked
+    ``numa_library``       whether ``libnuma.so.1`` is installed; None where nobody looked
+    ``model_stored``       bytes that lie where a role will fetch the model to
     """
 
     distribution: str
@@ -169,10 +181,43 @@ class NodeFacts:
     model: ModelFiles | None
     hidden: tuple[HiddenPath, ...] = ()
     login: Login | None = None
+    python_headers: bool | None = None
+    numa_library: bool | None = None
+    model_stored: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The facts in the shape that the module returns."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], paths: Iterable[str] = ()) -> NodeFacts:
+        """What ``as_dict`` gave, also after JSON. Raises KeyError or TypeError for anything else.
+
+        ``paths``  those that ``spaces`` is to tell of; one that was not asked about lies on the mount of a parent
+        """
+        lists = {"gpus": Gpu, "listeners": Listener, "releases": InstalledRelease, "hidden": HiddenPath}
+        made = {name: tuple(kind(**item) for item in values.get(name, ())) for name, kind in lists.items()}
+        spaces = {path: Space(**known) for path, known in values["spaces"].items()}
+        known = list(spaces.values())
+        for path in paths:
+            above = [space for space in known if Path(path).is_relative_to(space.mount)]
+            if path not in spaces and above:
+                spaces[path] = replace(max(above, key=lambda space: len(space.mount)), path=path)
+        model = values.get("model")
+        obstacles = tuple(Obstacle(**obstacle) for obstacle in (model or {}).get("obstacles", ()))
+        stock = (model or {}).get("stock")
+        inside = {"obstacles": obstacles, "stock": weights.Stock.from_dict(stock) if stock else None}
+        login = values.get("login")
+        return cls(
+            **{
+                **values,
+                **made,
+                "spaces": spaces,
+                "cached_locks": tuple(values["cached_locks"]),
+                "model": ModelFiles(**{**model, **inside}) if model else None,
+                "login": Login(**login) if login else None,
+            }
+        )
 
 
 def read(settings: NodeSettings, root: Path = Path("/"), account: Account | None = None) -> NodeFacts:
@@ -191,7 +236,7 @@ def read(settings: NodeSettings, root: Path = Path("/"), account: Account | None
         gpus=tuple(gpus(root)),
         driver=_first_line(root / "proc/driver/nvidia/version"),
         driver_library=next((path for path in DRIVER_LIBRARIES if _below(root, path).exists()), ""),
-        spaces={path: space(path, root) for path in (settings.releases_path, settings.cache_path, settings.toolkit)},
+        spaces={path: space(path, root) for path in written(settings)},
         listeners=tuple(listeners(settings.port, root)),
         packages=packages(settings.packages, root),
         releases=tuple(releases(settings.releases_path, root)),
@@ -200,7 +245,16 @@ def read(settings: NodeSettings, root: Path = Path("/"), account: Account | None
         model=model_files(settings.model, account or account_of(settings.user), root) if settings.model else None,
         hidden=tuple(hidden(settings.unit_paths, root)),
         login=login(settings.user, root),
+        python_headers=python_headers(settings.python, root),
+        numa_library=any(_below(root, path).exists() for path in NUMA_LIBRARIES),
+        model_stored=weights.stored(_below(root, settings.model_download)) if settings.model_download else 0,
     )
+
+
+def written(settings: NodeSettings) -> tuple[str, ...]:
+    """The folders that the roles will write much to."""
+    folders = (settings.releases_path, settings.cache_path, settings.toolkit, settings.model_download)
+    return tuple(folder for folder in folders if folder)
 
 
 def os_release(root: Path) -> dict[str, str]:
@@ -226,20 +280,29 @@ def glibc() -> str:
 
 def python_version(interpreter: str) -> str:
     """``major.minor`` of an interpreter, which is run only if it is not this one; empty where it does not answer."""
+    own = "{}.{}".format(*sys.version_info)
+    return _asked(interpreter, own, "import sys; print('{}.{}'.format(*sys.version_info))")
+
+
+def python_headers(interpreter: str, root: Path) -> bool | None:
+    """Whether an interpreter's headers are installed; those of its base where it is of a virtual environment. None
+    where it does not answer.
+    """
+    own = sysconfig.get_path("include")
+    folder = _asked(interpreter, own, "import sysconfig; print(sysconfig.get_path('include'))")
+    return _below(root, folder, "Python.h").exists() if folder else None
+
+
+def _asked(interpreter: str, own: str, program: str) -> str:
+    """What an interpreter prints; ``own`` if it is this one. Empty where it does not answer."""
     found = shutil.which(interpreter)
     if found is None:
         return ""
     if os.path.realpath(found) == os.path.realpath(sys.executable):
-        return "{}.{}".format(*sys.version_info)
+        return own
     try:
         # pylint: disable-next=ansible-bad-function # the core knows no AnsibleModule
-        answer = subprocess.run(
-            [found, "-I", "-c", "import sys; print('{}.{}'.format(*sys.version_info))"],
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=30,
-        )
+        answer = subprocess.run([found, "-I", "-c", program], capture_output=True, check=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout.strip()
@@ -386,6 +449,7 @@ def model_files(path: str, account: Account, root: Path) -> ModelFiles:
         folder=top.is_dir(),
         config=os.path.isfile(top / "config.json"),
         hidden=next(iter(gate.hidden), ""),
+        stock=weights.take(top, path) if files and top.is_dir() else None,
     )
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ansible_collections.inference.sglang.plugins.module_utils import releases
+from ansible_collections.inference.sglang.plugins.module_utils import fitness, releases, weights
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
+from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
 from ansible_collections.inference.sglang.plugins.module_utils.node import HiddenPath, Listener, NodeFacts
 from ansible_collections.inference.sglang.plugins.module_utils.releases import Release
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
@@ -25,7 +27,24 @@ DISTRIBUTIONS: dict[tuple[str, str], bool] = {
 }
 """Supported distributions; true for those that this collection's tests boot."""
 
+OWN_PYTHON = {
+    ("debian", "12"): "3.11",
+    ("debian", "13"): "3.13",
+    ("ubuntu", "22.04"): "3.10",
+    ("ubuntu", "24.04"): "3.12",
+}
+"""The Python that a distribution's ``python3-dev`` brings the headers of."""
+
 MACHINE, LEAST_GLIBC = releases.PLATFORM.split("-manylinux_")
+DRIVERS = (
+    *("gpu.driver_missing", "driver.proprietary", "driver.mismatch", "driver.complaint", "driver.old", "driver.denied"),
+    *("driver.secure_boot", "cards.unlisted", "cards.bound"),
+)
+"""Findings that another driver, or a reboot into it, makes go away."""
+
+BOOT = ("pcie.iommu", "pcie.acs")
+"""Findings that boot parameters make go away."""
+
 LINKED_MB = 100
 """What a release costs beside the cache whose files it links: folders, scripts, byte code; MB, measured."""
 CACHED_MB = 300
@@ -34,9 +53,37 @@ SPARE_MB = 2000
 """What must stay free for logs, compiled kernels and the system, MB."""
 
 
-def judge(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
-    """Every rule's findings, in the order in which a reader would mend them."""
-    return [finding for rule in RULES for finding in rule(settings, facts, release)]
+def judge(
+    settings: NodeSettings, facts: NodeFacts, release: Release, hardware: Hardware | None = None
+) -> list[Finding]:
+    """Every rule's findings, in the order in which a reader would mend them, and those about the ``hardware``."""
+    found = [finding for rule in RULES for finding in rule(settings, facts, release)]
+    if hardware:
+        found += fitness.judge(
+            hardware,
+            cuda=release.cuda,
+            toolkit=settings.cuda_home,
+            p2p_fallback=settings.p2p_fallback,
+            gpus=settings.gpus,
+        )
+    # In a container the kernel is the host's: no role sets it right.
+    contained = hardware is not None and bool(hardware.kernel.container)
+    return found if contained else [_mended(finding, settings) for finding in found]
+
+
+def _mended(finding: Finding, settings: NodeSettings) -> Finding:
+    """What a role sets right afterwards, or refuses itself, is no error before it has run."""
+    driver = settings.driver_managed and finding.id in DRIVERS
+    boot = settings.boot_managed and finding.id in BOOT
+    if finding.severity != "error" or not (driver or boot):
+        return finding
+    role, switch, does = (
+        ("nvidia_driver", "nvidia_driver_manage", "installs the driver or says why not")
+        if driver
+        else ("node_settings", "preflight_fix_boot", "writes the boot parameters, and ends the run until the reboot")
+    )
+    remedy = f"Role {role} {does}, as {switch} is true"
+    return replace(finding, severity="warning", remedy=remedy, source=f"roles/{role}/README.md")
 
 
 def known_faults(flags: Mapping[str, object], python: str, release: Release) -> list[Finding]:
@@ -138,6 +185,43 @@ def python(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[F
     return releases.check(release.version, facts.python)
 
 
+def python_headers(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """Triton compiles against the headers of the interpreter, or of its base, minutes into the start. Role ``uv``
+    installs ``uv_packages``; a Python of uv's brings its own headers. Source: odysseus-dev/odysseus#6257.
+    """
+    if facts.python_headers is not False or not facts.python:
+        return []
+    own = OWN_PYTHON.get((facts.distribution, facts.distribution_version)) == facts.python
+    package = "python3-dev" if own else f"python{facts.python}-dev"
+    if {package, f"python{facts.python}-dev", f"libpython{facts.python}-dev"} & set(settings.packages):
+        return []
+    return [
+        Finding(
+            "python.headers",
+            "error",
+            f"{settings.python} is Python {facts.python}, its Python.h is not on the node, and nothing in uv_packages "
+            "brings it",
+            f"Add {package} to uv_packages",
+            "odysseus-dev/odysseus#6257",
+        )
+    ]
+
+
+def numa_library(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """The kernel wheel is linked against it, and no wheel brings it. Source: sgl-project/sglang#18644."""
+    if facts.numa_library is not False or "libnuma1" in settings.packages:
+        return []
+    return [
+        Finding(
+            "library.numa",
+            "error",
+            "libnuma.so.1 is not on the node, and uv_packages does not have libnuma1",
+            "Add libnuma1 to uv_packages",
+            "sgl-project/sglang#18644",
+        )
+    ]
+
+
 def gpu(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
     """A node without an NVIDIA GPU is let through only on request. Source: the PCI bus."""
     if facts.gpus:
@@ -199,7 +283,8 @@ def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
     """Room for what is not installed yet, by mount. Source: sizes measured in ``releases`` and here.
 
     uv links files from its cache into a release on the same mount; on another mount it copies them. What a release that
-    is not cached needs is an upper bound where others are: wheels that it shares with them are not fetched again.
+    is not cached needs is an upper bound where others are: wheels that it shares with them are not fetched again. Of a
+    model that is to be fetched, what is there already is not counted.
     """
     needs: dict[str, int] = defaultdict(int)
     linked = facts.spaces[settings.releases_path].mount == facts.spaces[settings.cache_path].mount
@@ -208,8 +293,12 @@ def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
         needs[settings.releases_path] += LINKED_MB if linked else release.install_mb
         if lock not in facts.cached_locks:
             needs[settings.cache_path] += release.install_mb + CACHED_MB
-    if not facts.toolkit_installed and settings.toolkit_lock not in facts.cached_locks:
+    # No lock: packages or somebody else bring it.
+    if settings.toolkit_lock and not facts.toolkit_installed and settings.toolkit_lock not in facts.cached_locks:
         needs[settings.toolkit] += releases.TOOLKIT_INSTALL_MB
+    model_mb = round((settings.model_size_gb * 10**9 - facts.model_stored) * weights.SPARE / 10**6)
+    if settings.model_download in facts.spaces and model_mb > 0:
+        needs[settings.model_download] += model_mb
     found = []
     for device in dict.fromkeys(facts.spaces[path].device for path in needs):
         here = [path for path in needs if facts.spaces[path].device == device]
@@ -224,7 +313,7 @@ def disk(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
                     "error",
                     f"{free / 10**9:.1f} GB are free on {facts.spaces[here[0]].mount}; needed are {parts}, "
                     f"and {SPARE_MB / 1000:.1f} GB to spare: {missing / 10**9:.1f} GB are missing",
-                    "Free that much, or set sglang_root to a folder on a larger disk",
+                    f"Free that much, or set {_movable(settings, here)} to a folder on a larger disk",
                     "plugins/module_utils/releases.py",
                 )
             )
@@ -336,6 +425,8 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
                 "roles/model_weights/README.md",
             )
         )
+    if files.stock:
+        found += [fault for fault in weights.judge(files.stock) if fault.id not in settings.model_waived]
     if not files.files and not found:
         found.append(
             Finding(
@@ -398,7 +489,29 @@ def user(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
     ]
 
 
-RULES = (architecture, distribution, glibc, python, gpu, driver, cpu_engine, disk, one_mount, user, port, model, hidden)
+RULES = (
+    architecture,
+    distribution,
+    glibc,
+    python,
+    python_headers,
+    numa_library,
+    gpu,
+    driver,
+    cpu_engine,
+    disk,
+    one_mount,
+    user,
+    port,
+    model,
+    hidden,
+)
+
+
+def _movable(settings: NodeSettings, paths: Sequence[str]) -> str:
+    """The settings that say where these folders are."""
+    names = ["model_weights_path" if path == settings.model_download else "sglang_root" for path in paths]
+    return " or ".join(dict.fromkeys(names))
 
 
 def _number(version: str, separator: str) -> tuple[int, ...]:

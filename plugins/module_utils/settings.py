@@ -32,6 +32,13 @@ class NodeSettings:
     ``toolkit``     folder of the CUDA toolkit that will be used, ``toolkit_lock`` the digest of its lock
     ``model``       folder that must be there and readable; empty where a role makes it
     ``unit_paths``  what the instance's unit must reach, by the setting that names it
+    ``model_download``, ``model_size_gb``  folder that a role will fetch the model into, and its size if known
+    ``cuda_home``   CUDA toolkit that is there and will be used; empty where a role brings it
+    ``p2p_fallback``   whether the instance does without direct access between GPUs
+    ``driver_managed``, ``boot_managed``   whether role ``nvidia_driver``, and role ``node_settings`` with leave to
+                    write boot parameters, run after the judgement
+    ``gpus``           nvidia-smi's numbers of those that the instance may use; all of them where it is empty
+    ``model_waived``   ids of findings about the model's files that other settings make void
     """
 
     release: str
@@ -51,6 +58,14 @@ class NodeSettings:
     cpu_engine: bool
     packages: tuple[str, ...] = ()
     unit_paths: Mapping[str, str] = field(default_factory=dict)
+    model_download: str = ""
+    model_size_gb: float = 0
+    model_waived: tuple[str, ...] = ()
+    cuda_home: str = ""
+    p2p_fallback: bool = False
+    driver_managed: bool = False
+    boot_managed: bool = False
+    gpus: tuple[int, ...] = ()
 
 
 def role_of(name: str, roles: Iterable[str]) -> str | None:

@@ -70,6 +70,10 @@ SETTINGS: dict[str, Setting] = {
     "tool_call_parser": _same("--tool-call-parser", "form of the model's tool calls"),
     "reasoning_parser": _same("--reasoning-parser", "form of the model's reasoning"),
     "trust_remote_code": Setting("code in the model's folder is run", ({"--trust-remote-code": True},)),
+    # With NCCL_P2P_DISABLE alone, SGLang's own all-reduce still reaches from GPU to GPU.
+    "p2p_fallback": Setting(
+        "GPUs exchange everything through the node's memory", ({"--disable-custom-all-reduce": True},)
+    ),
     "cuda_graph_max_batch_size": Setting(
         "largest batch, in requests, that decoding has a CUDA graph for",
         ({"--cuda-graph-max-bs-decode": VALUE}, {"--cuda-graph-max-bs": VALUE}),

@@ -682,6 +682,11 @@ class _Draft:
             self.variable("NCCL_IB_DISABLE", value, self._origin("nccl_ib_disable"))
         if wishes.nccl_algo:
             self.variable("NCCL_ALGO", wishes.nccl_algo, self._origin("nccl_algo"))
+        if wishes.serving.get("p2p_fallback") is True:
+            asked = self._origin("p2p_fallback")
+            reason = f"{asked}: nothing goes from GPU to GPU directly, which IOMMU or ACS can hang"
+            self.variable("NCCL_P2P_DISABLE", "1", f"{reason} (local-inference-lab/rtx6kpro#15)")
+            self.reasons["p2p_fallback"] = f"{asked}: with NCCL_P2P_DISABLE alone the hang moves on to this all-reduce"
 
     def variables(self, hardware: Hardware) -> None:
         """Environment: each variable for a fault or a fact that is named."""
@@ -692,7 +697,7 @@ class _Draft:
         if self.layout.tensor > 1 and launch.graphs and launch.before("0.5.23"):
             reason = "buffers that NCCL registered may hang the replay of graphs; later releases set the same"
             self.variable("NCCL_GRAPH_REGISTER", "0", f"{reason} (sgl-project/sglang#38936)")
-        unset = "NCCL_P2P_LEVEL" not in self.variables_decided
+        unset = not {"NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"} & set(self.variables_decided)
         if unset and self.layout.gpus > 1 and hardware.link == "pcie" and hardware.level not in ("", "LOC", "NVL"):
             reason = f"the farthest two GPUs are {hardware.level} apart (nvidia-smi topo -m)"
             self.variable("NCCL_P2P_LEVEL", hardware.level, reason)

@@ -9,8 +9,9 @@ DOCUMENTATION = r"""
 module: preflight
 short_description: Judge a node before anything on it is changed
 description:
-  - Reads the node's distribution, C library, Python, NVIDIA GPUs and driver, free disk space, listeners on the
-    instance's port, installed releases and the model's files, and judges them against the settings.
+  - Reads the node's distribution, C library, Python, free disk space, listeners on the instance's port, installed
+    releases and the model's files, and, as M(inference.sglang.gpu_info) does, driver, GPUs, links, PCI bridges, kernel
+    and limits; and judges all of them against the settings.
   - Reads only, and fails with all errors at once, one a line.
 author: The inference.sglang contributors (@inference-sglang)
 extends_documentation_fragment:
@@ -87,7 +88,49 @@ options:
     description: Paths that the instance's sandboxed unit must reach, by the setting that names them.
     type: dict
     default: {}
+  model_download:
+    description: Folder that a role will fetch the model into, which needs room.
+    type: str
+    default: ""
+  model_size_gb:
+    description: Size of that model; 0 where it is not known.
+    type: float
+    default: 0
+  model_waived:
+    description: Ids of findings about the model's files that other settings make void.
+    type: list
+    elements: str
+    default: []
+  cuda_home:
+    description: A CUDA toolkit that is there already and will be used. Left out where a role brings it.
+    type: str
+    default: ""
+  p2p_fallback:
+    description: Whether the instance does without direct access between GPUs, so that what hinders it is no error.
+    type: bool
+    default: false
+  driver_managed:
+    description: Whether a role installs the driver afterwards, so that a missing or wrong one is no error.
+    type: bool
+    default: false
+  gpus:
+    description:
+      - Numbers of the GPUs that the instance may use, as nvidia-smi counts them. All of them where it is empty.
+      - What others are set to, and who uses them, is not judged.
+    type: list
+    elements: int
+    default: []
+  boot_managed:
+    description: Whether a role writes boot parameters afterwards, so that what they mend is no error.
+    type: bool
+    default: false
+  recorded:
+    description:
+      - What this module returned as RV(facts) on a node, or a report with it. It is judged, and nothing is read.
+      - The text of a file with such JSON is taken as well.
+    type: raw
 seealso:
+  - module: inference.sglang.gpu_info
   - module: inference.sglang.validate_settings
 """
 
@@ -120,93 +163,102 @@ facts:
   returned: always
   type: dict
   contains:
-    distribution:
-      description: C(ID) of os-release.
-      type: str
-      returned: always
-      sample: debian
-    distribution_version:
-      description: C(VERSION_ID) of os-release.
-      type: str
-      returned: always
-      sample: "12"
-    architecture:
-      description: Machine name of the kernel.
-      type: str
-      returned: always
-      sample: x86_64
-    glibc:
-      description: Version of the GNU C library; empty where there is none.
-      type: str
-      returned: always
-      sample: "2.36"
-    python:
-      description: Minor version of the interpreter O(python); empty where it does not answer.
-      type: str
-      returned: always
-      sample: "3.11"
-    gpus:
-      description: NVIDIA GPUs on the PCI bus, by C(address) and C(device) id.
-      type: list
-      elements: dict
-      returned: always
-      sample: [{"address": "0000:01:00.0", "device": "0x2bb5"}]
-    driver:
-      description: First line of C(/proc/driver/nvidia/version); empty where no driver is loaded.
-      type: str
-      returned: always
-      sample: ""
-    driver_library:
-      description: Path of an installed C(libcuda.so.1); empty where there is none.
-      type: str
-      returned: always
-      sample: ""
-    spaces:
-      description: C(mount), C(device) and C(free_bytes) of each folder that will be written to, by its path.
+    hardware:
+      description: As RV(inference.sglang.gpu_info#module:hardware).
       type: dict
       returned: always
-    listeners:
-      description: Sockets that listen on O(port), with C(address), C(pid), C(command) and systemd C(unit).
-      type: list
-      elements: dict
-      returned: always
-      sample: []
-    packages:
-      description: Versions of those O(packages) that are installed.
+    node:
+      description: The rest.
       type: dict
       returned: always
-      sample: {"gcc": "4:12.2.0-3"}
-    releases:
-      description: Complete release folders, by C(folder), C(version) and C(lock).
-      type: list
-      elements: dict
-      returned: always
-      sample: []
-    cached_locks:
-      description: Digests of the locks whose wheels the cache holds.
-      type: list
-      elements: str
-      returned: always
-      sample: []
-    toolkit_installed:
-      description: Whether O(toolkit) holds a complete toolkit.
-      type: bool
-      returned: always
-      sample: false
-    model:
-      description: What O(model) is, its number of files, and what keeps O(user) from reading them.
-      type: dict
-      returned: always
-    hidden:
-      description: Those of O(unit_paths) that the unit's sandbox hides, by C(setting), C(path) and C(target).
-      type: list
-      elements: dict
-      returned: always
-      sample: []
-    login:
-      description: The account O(user) of C(/etc/passwd), by C(name), C(uid) and C(shell); null where there is none.
-      type: dict
-      returned: always
+      contains:
+        distribution:
+          description: C(ID) of os-release.
+          type: str
+          returned: always
+          sample: debian
+        distribution_version:
+          description: C(VERSION_ID) of os-release.
+          type: str
+          returned: always
+          sample: "12"
+        architecture:
+          description: Machine name of the kernel.
+          type: str
+          returned: always
+          sample: x86_64
+        glibc:
+          description: Version of the GNU C library; empty where there is none.
+          type: str
+          returned: always
+          sample: "2.36"
+        python:
+          description: Minor version of the interpreter O(python); empty where it does not answer.
+          type: str
+          returned: always
+          sample: "3.11"
+        gpus:
+          description: NVIDIA GPUs on the PCI bus, by C(address) and C(device) id.
+          type: list
+          elements: dict
+          returned: always
+          sample: [{"address": "0000:01:00.0", "device": "0x2bb5"}]
+        driver:
+          description: First line of C(/proc/driver/nvidia/version); empty where no driver is loaded.
+          type: str
+          returned: always
+          sample: ""
+        driver_library:
+          description: Path of an installed C(libcuda.so.1); empty where there is none.
+          type: str
+          returned: always
+          sample: ""
+        spaces:
+          description: C(mount), C(device) and C(free_bytes) of each folder that will be written to, by its path.
+          type: dict
+          returned: always
+        listeners:
+          description: Sockets that listen on O(port), with C(address), C(pid), C(command) and systemd C(unit).
+          type: list
+          elements: dict
+          returned: always
+          sample: []
+        packages:
+          description: Versions of those O(packages) that are installed.
+          type: dict
+          returned: always
+          sample: {"gcc": "4:12.2.0-3"}
+        releases:
+          description: Complete release folders, by C(folder), C(version) and C(lock).
+          type: list
+          elements: dict
+          returned: always
+          sample: []
+        cached_locks:
+          description: Digests of the locks whose wheels the cache holds.
+          type: list
+          elements: str
+          returned: always
+          sample: []
+        toolkit_installed:
+          description: Whether O(toolkit) holds a complete toolkit.
+          type: bool
+          returned: always
+          sample: false
+        model:
+          description: What O(model) is, its number of files, and what keeps O(user) from reading them.
+          type: dict
+          returned: always
+        hidden:
+          description: Those of O(unit_paths) that the unit's sandbox hides, by C(setting), C(path) and C(target).
+          type: list
+          elements: dict
+          returned: always
+          sample: []
+        login:
+          description: The account O(user) of C(/etc/passwd), by C(name), C(uid) and C(shell); null where there is none.
+          type: dict
+          returned: always
 findings:
   description: What is wrong or worth knowing.
   returned: always
@@ -240,12 +292,31 @@ findings:
       sample: /proc/net/tcp
 """
 
+import json
 import os
+from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import node, releases, rules
+from ansible_collections.inference.sglang.plugins.module_utils import node, readings, releases, rules
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts, as_text, errors
+from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+
+
+def facts_of(module: AnsibleModule, settings: NodeSettings) -> tuple[node.NodeFacts, Hardware]:
+    """What is judged: the node, or what was recorded of one."""
+    recorded = module.params["recorded"]
+    if recorded is None:
+        return node.read(settings), readings.read()
+    try:
+        values = json.loads(recorded) if isinstance(recorded, str) else recorded
+        facts = values.get("facts", values)
+        return node.NodeFacts.from_dict(facts["node"], node.written(settings)), Hardware.from_dict(facts["hardware"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        module.fail_json(
+            msg=f"recorded is not what this module returned as facts ({type(error).__name__}: {error}); "
+            "write it with preflight_report"
+        )
 
 
 def main() -> None:
@@ -269,16 +340,30 @@ def main() -> None:
             "cpu_engine": {"type": "bool", "default": False},
             "packages": {"type": "list", "elements": "str", "default": []},
             "unit_paths": {"type": "dict", "default": {}},
+            "model_download": {"type": "str", "default": ""},
+            "model_size_gb": {"type": "float", "default": 0},
+            "model_waived": {"type": "list", "elements": "str", "default": []},
+            "cuda_home": {"type": "str", "default": ""},
+            "p2p_fallback": {"type": "bool", "default": False},
+            "driver_managed": {"type": "bool", "default": False},
+            "boot_managed": {"type": "bool", "default": False},
+            "gpus": {"type": "list", "elements": "int", "default": []},
+            "recorded": {"type": "raw"},
         },
         supports_check_mode=True,
     )
-    settings = NodeSettings(**{**module.params, "packages": tuple(module.params["packages"])})
-    facts = node.read(settings)
-    findings = releases.check(settings.release) or rules.judge(settings, facts, releases.RELEASES[settings.release])
+    named = {field.name: module.params[field.name] for field in fields(NodeSettings) if field.name in module.params}
+    lists = {name: tuple(module.params[name]) for name in ("packages", "gpus", "model_waived")}
+    settings = NodeSettings(**{**named, **lists})
+    findings = releases.check(settings.release)
+    facts, hardware = facts_of(module, settings)
+    findings = findings or rules.judge(settings, facts, releases.RELEASES[settings.release], hardware)
     wrong = errors(findings)
-    result = {"changed": False, "ok": not wrong, "facts": facts.as_dict(), "findings": as_dicts(findings)}
+    read = {"node": facts.as_dict(), "hardware": hardware.to_dict()}
+    result = {"changed": False, "ok": not wrong, "facts": read, "findings": as_dicts(findings)}
     if wrong:
-        module.fail_json(msg=f"{os.uname().nodename} is not fit, nothing was changed:\n{as_text(wrong)}", **result)
+        name = os.uname().nodename if module.params["recorded"] is None else "The recorded node"
+        module.fail_json(msg=f"{name} is not fit, nothing was changed:\n{as_text(wrong)}", **result)
     module.exit_json(**result)
 
 

@@ -8,7 +8,9 @@ import ast
 import json
 import os
 import socket
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -239,6 +241,29 @@ def test_another_interpreter_is_asked_and_a_broken_one_is_none(tmp_path):
     assert node.python_version(str(broken)) == node.python_version(str(tmp_path / "none")) == ""
 
 
+def test_the_headers_of_an_interpreter(root, tmp_path):
+    here = sysconfig.get_path("include")
+    assert node.python_headers(sys.executable, root) is False
+    write(root / here.lstrip("/") / "Python.h")
+    assert node.python_headers(sys.executable, root) is True
+    other = write(tmp_path / "python", "#!/bin/sh\necho /usr/include/python3.99\n")
+    other.chmod(0o755)
+    assert node.python_headers(str(other), root) is False
+    write(root / "usr/include/python3.99/Python.h")
+    assert node.python_headers(str(other), root) is True
+    assert node.python_headers(str(tmp_path / "none"), root) is None
+
+
+def test_a_virtual_environment_has_the_headers_of_its_base(tmp_path):
+    """Triton asks the environment's interpreter: what it says lies outside of the environment."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    write(tmp_path / "root" / sysconfig.get_path("include").lstrip("/") / "Python.h")
+    link = write(tmp_path / "python", f'#!/bin/sh\nexec {venv}/bin/python "$@"\n')
+    link.chmod(0o755)
+    assert node.python_headers(str(link), tmp_path / "root") is True
+
+
 def test_a_whole_reading(root, model):
     write(root / "etc/os-release", "ID=debian\nVERSION_ID=12\n")
     write(root / "etc/passwd", "sglang:x:1000:1000::/home/sglang:/bin/bash\n")
@@ -268,6 +293,9 @@ def test_a_whole_reading(root, model):
     assert (facts.toolkit_installed, facts.listeners, facts.gpus) == (False, (), ())
     assert facts.hidden == (node.HiddenPath("sglang_root", "/home/x/sglang", "/home/x/sglang"),)
     assert facts.login == node.Login("sglang", 1000, "/bin/bash")
+    assert (facts.python_headers, facts.numa_library) == (False, False)
+    write(root / "usr/lib/x86_64-linux-gnu/libnuma.so.1")
+    assert node.read(settings, root, STRANGER).numa_library is True
     assert json.loads(json.dumps(facts.as_dict()))["model"]["files"] == 2
 
 

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.inference.sglang.plugins.module_utils import node, rules
+from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
 from ansible_collections.inference.sglang.plugins.module_utils.releases import RELEASES
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
 
@@ -91,6 +94,8 @@ def test_a_fit_node_has_no_finding():
         ({"python": ""}, "node.python"),
         ({"python": "3.10"}, "release.python"),
         ({"python": "3.14"}, "release.python"),
+        ({"python_headers": False}, "python.headers"),
+        ({"numa_library": False}, "library.numa"),
         ({"gpus": ()}, "gpu.missing"),
         ({"driver": ""}, "gpu.driver_missing"),
         ({"listeners": (listener(),)}, "port.taken"),
@@ -125,6 +130,8 @@ def test_one_change_one_finding(change, expected):
         {"login": node.Login("sglang", 998, "/usr/sbin/nologin")},
         {"login": node.Login("sglang", 998, "/bin/false")},
         {"model": None},
+        {"python_headers": True, "numa_library": True},
+        {"python_headers": None, "numa_library": None},
     ],
 )
 def test_what_is_fine_stays_fine(change):
@@ -141,6 +148,36 @@ def test_a_server_on_every_address_meets_a_listener_on_one():
 def test_an_interpreter_of_another_version_than_the_lock_is_chosen_by():
     assert ids(FIT, replace(SETTINGS, python_version="3.12")) == ["node.python_version"]
     assert ids(FIT, replace(SETTINGS, python_version="3.11")) == []
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "python", "packages", "package"),
+    [
+        ("debian", "12", "3.11", (), "python3-dev"),
+        ("debian", "12", "3.11", ("python3-dev",), ""),
+        ("debian", "12", "3.11", ("libpython3.11-dev",), ""),
+        ("debian", "13", "3.13", ("python3-dev",), ""),
+        ("ubuntu", "24.04", "3.12", ("python3-dev",), ""),
+        # Another Python than the distribution's own.
+        ("ubuntu", "24.04", "3.11", ("python3-dev",), "python3.11-dev"),
+        ("ubuntu", "22.04", "3.12", ("python3-dev", "python3.10-dev"), "python3.12-dev"),
+        ("ubuntu", "22.04", "3.12", ("python3.12-dev",), ""),
+    ],
+)
+def test_the_headers_of_the_interpreter(distribution, version, python, packages, package):
+    place = {"distribution": distribution, "distribution_version": version}
+    facts = replace(FIT, **place, python=python, python_headers=False)
+    settings = replace(SETTINGS, packages=packages)
+    found = [found for found in rules.judge(settings, facts, RELEASE) if found.id == "python.headers"]
+    assert [finding.remedy for finding in found] == ([f"Add {package} to uv_packages"] if package else [])
+
+
+def test_the_installation_brings_libnuma():
+    assert ids(replace(FIT, numa_library=False), replace(SETTINGS, packages=("libnuma1",))) == []
+
+
+def test_headers_of_an_interpreter_that_is_not_there():
+    assert ids(replace(FIT, python="", python_headers=False)) == ["node.python"]
 
 
 def test_a_taken_port_names_its_holder():
@@ -195,6 +232,12 @@ def test_an_upgrade_needs_at_most_what_it_does_not_share():
     assert "needed are 0.1 GB below /opt/releases, at most " in upgrade.seen
 
 
+def test_a_toolkit_that_others_bring_needs_no_room_for_wheels():
+    full = replace(FIT, releases=INSTALLED, spaces=spaces(0))
+    assert ids(full) == ["disk.too_small"]
+    assert ids(full, replace(SETTINGS, toolkit_lock="")) == []
+
+
 def test_a_full_disk_is_fine_when_all_is_installed():
     assert ids(replace(FIT, releases=INSTALLED, toolkit_installed=True, spaces=spaces(0))) == []
 
@@ -239,3 +282,47 @@ def test_a_grammar_backend_that_the_lock_leaves_out_is_refused_on_that_python_on
     assert "--grammar-backend outlines does not work on Python 3.13" in finding.seen
     assert rules.known_faults({name: "outlines"}, "3.12", RELEASE) == []
     assert rules.known_faults({name: "xgrammar"}, "3.13", RELEASE) == []
+
+
+def severities(settings, facts, hardware):
+    return {finding.id: finding.severity for finding in rules.judge(settings, facts, RELEASE, hardware)}
+
+
+def redirected(container=""):
+    """A node whose IOMMU translates between cards on PCIe, with an old driver."""
+    recorded = json.loads((Path(__file__).parent / "data/nodes/eight_rtx_pro_6000_redirected.json").read_text())
+    read = Hardware.from_dict(recorded["hardware"])
+    return replace(
+        read,
+        driver=replace(read.driver, version="570.86.10", library="570.86.10"),
+        kernel=replace(read.kernel, container=container),
+    )
+
+
+def test_hardware_is_judged_with_the_node():
+    found = severities(SETTINGS, FIT, redirected())
+    assert [found[name] for name in ("pcie.iommu", "pcie.acs", "driver.old")] == ["error", "error", "error"]
+    assert "pcie.iommu" not in severities(SETTINGS, FIT, None)
+
+
+def test_what_a_role_sets_right_afterwards_is_a_warning():
+    found = severities(replace(SETTINGS, boot_managed=True), FIT, redirected())
+    assert [found[name] for name in ("pcie.iommu", "pcie.acs", "driver.old")] == ["warning", "warning", "error"]
+    found = severities(replace(SETTINGS, driver_managed=True), replace(FIT, driver=""), redirected())
+    assert [found[name] for name in ("pcie.iommu", "gpu.driver_missing", "driver.old")] == [
+        "error",
+        "warning",
+        "warning",
+    ]
+    told = [
+        finding
+        for finding in rules.judge(replace(SETTINGS, driver_managed=True), FIT, RELEASE, redirected())
+        if finding.id == "driver.old"
+    ]
+    assert "Role nvidia_driver installs" in told[0].remedy
+    assert told[0].source == "roles/nvidia_driver/README.md"
+
+
+def test_in_a_container_no_role_sets_it_right():
+    managed = replace(SETTINGS, driver_managed=True, boot_managed=True)
+    assert severities(managed, FIT, redirected("docker"))["driver.old"] == "error"

@@ -170,6 +170,19 @@ def test_settings_that_are_variables_hold_without_any_knowledge() -> None:
     }
 
 
+@pytest.mark.parametrize("hardware", [None, BOX])
+def test_case_c18_without_direct_access_there_is_no_level_for_it(hardware: Hardware | None) -> None:
+    chosen = tune(hardware, None, serving={"p2p_fallback": True}).chosen
+    assert chosen.environment["NCCL_P2P_DISABLE"] == "1"
+    assert "rtx6kpro#15" in chosen.reasons["NCCL_P2P_DISABLE"]
+    assert chosen.reasons["p2p_fallback"]
+    assert "NCCL_P2P_LEVEL" not in chosen.environment
+    assert chosen.launch.switch("--disable-custom-all-reduce")
+    given = tune(hardware, None, serving={"p2p_fallback": True}, environment={"NCCL_P2P_DISABLE": "0"}).chosen
+    assert given.environment["NCCL_P2P_DISABLE"] == "0"
+    assert "NCCL_P2P_DISABLE" not in tune(hardware, None).chosen.environment
+
+
 @pytest.mark.parametrize(
     ("hardware", "model", "release", "backend"),
     [
