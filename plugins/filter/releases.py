@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,8 +41,11 @@ def toolkit_lock(version: str) -> str:
     return role_files.toolkit_lock(version)
 
 
-def toolkit_name(version: str) -> str:
-    return f"{version}-{wheels.digest(role_files.toolkit_lock(version))}"
+def toolkit_name(version: str, method: str = "wheels", home: str = "", package_version: str = "") -> str:
+    if method == "wheels":
+        return f"{version}-{wheels.digest(role_files.toolkit_lock(version))}"
+    what = hashlib.sha256(home.encode()).hexdigest()[:8] if method == "existing" else package_version
+    return "-".join(re.sub(r"[^\w.+]+", "-", part) for part in (version, method, what) if part)
 
 
 def _definitions(chosen: Iterable[object], release: str | None, folders: Iterable[str | None]) -> list[dict[str, Any]]:

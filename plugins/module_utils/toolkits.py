@@ -1,18 +1,20 @@
 # Copyright: The inference.sglang contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A CUDA toolkit made of wheels: what they leave out for linking, and the proof that it compiles."""
+"""A CUDA toolkit on a node: what wheels lack for linking, what is there, and the proof that it compiles."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.inference.sglang.plugins.module_utils import cubins
+from ansible_collections.inference.sglang.plugins.module_utils import cubins, toolkit_rules
+from ansible_collections.inference.sglang.plugins.module_utils.toolkit_rules import Tree
 from ansible_collections.inference.sglang.plugins.module_utils.wheels import InstallError
 
-HOME = "nvidia/cu13"  # where the wheels of CUDA 13 put bin, include, lib and nvvm
+HOME = "nvidia/cu13"  # where the wheels of CUDA 13 put bin, include, lib and nvvm: rule home of toolkit_rules, too
 
 # CUB and bfloat16 are what SGLang's kernels use; CUB's headers refuse an nvcc of another minor version.
 PROBE = """\
@@ -84,14 +86,53 @@ def run_tool(
     return done.stdout
 
 
-def compile_probe(folder: str, architecture: str) -> set[int]:
+def read(cuda_home: str, uid: int, gids: Sequence[int]) -> Tree:
+    """What lies at a CUDA_HOME. Its compiler is asked for its version; the user of these ids is to work with it."""
+    folder, nvcc, complaint = Path(cuda_home), "", ""
+    try:
+        nvcc = toolkit_rules.nvcc_version(run_tool([f"{cuda_home}/bin/nvcc", "--version"], "It failed", environment={}))
+    except (InstallError, OSError) as failure:
+        complaint = " ".join(str(failure).split())
+    unreadable, writable = toolkit_rules.obstacles(folder, uid, gids)
+    return Tree(
+        target=os.path.realpath(cuda_home),
+        nvcc=nvcc,
+        complaint=complaint,
+        headers=toolkit_rules.headers_version(folder),
+        missing=tuple(name for name in toolkit_rules.NEEDED if not (folder / name).exists()),
+        unreadable=unreadable,
+        writable=writable,
+    )
+
+
+def debian_packages(version: str, root: Path = Path("/")) -> dict[str, str]:
+    """The installed packages of a CUDA version (``13.0``: ``cuda-nvcc-13-0``, ``libcublas-13-0``), with versions.
+
+    From dpkg's status file. That of a package's configuration is named ``…-13-0-config-common``.
+    """
+    try:
+        text = (root / "var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    named = re.compile(rf"^Package: (\S+-{version.replace('.', '-')}(?:-config-common)?)$", re.MULTILINE)
+    found = {}
+    for stanza in text.split("\n\n"):
+        name, number = named.search(stanza), re.search(r"^Version: (\S+)$", stanza, re.MULTILINE)
+        if name and number and re.search(r"^Status: .* installed$", stanza, re.MULTILINE):
+            found[name[1]] = number[1]
+    return dict(sorted(found.items()))
+
+
+def compile_probe(folder: str, architecture: str, cuda_home: Path | None = None) -> set[int]:
     """Compile the probe for ``architecture`` (``120f``) without a GPU; the architectures that its binary holds.
+
+    ``cuda_home``  of the toolkit; without it, that of the wheels in ``folder``
 
     The binary stays as ``<folder>/probe/<architecture>``. Raises InstallError when nvcc fails or the cubin is missing.
     """
-    cuda_home = home(folder)
+    cuda_home = cuda_home or home(folder)
     probe = Path(folder) / "probe"
-    probe.mkdir(exist_ok=True)
+    probe.mkdir(parents=True, exist_ok=True)
     source, binary = probe / "probe.cu", probe / architecture
     source.write_text(PROBE, encoding="utf-8")
     code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"

@@ -44,6 +44,16 @@ def test_a_toolkit_is_named_by_version_and_lock():
     assert FILTERS["toolkit_name"]("13.0") == f"13.0-{wheels.digest(lock)}"
 
 
+def test_each_toolkit_has_a_name_of_its_own():
+    named = FILTERS["toolkit_name"]
+    assert named("13.0", "apt", "", "") == "13.0-apt"
+    assert named("13.0", "apt", "", "13.0.2-1") == "13.0-apt-13.0.2-1"
+    assert "/" not in named("13.0", "apt", "", "1:13/../2~x")
+    folders = [named("13.0", "existing", home) for home in ("/usr/local/cuda-13.0", "/opt/cuda-13.0")]
+    assert folders[0].startswith("13.0-existing-")
+    assert len({*folders, named("13.0"), named("13.0", "apt")}) == 4
+
+
 def test_patches_are_given_by_id_or_as_definitions():
     shipped, own = FILTERS["release_patches"](["triton-layer-probe", OWN])
     assert shipped["id"] == "triton-layer-probe"
