@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.inference.sglang.plugins.module_utils import audit, credentials, flags, spellings, units
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    audit,
+    credentials,
+    flags,
+    spellings,
+    units,
+    weights,
+    wheels,
+)
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.models import Shape
 from ansible_collections.inference.sglang.plugins.module_utils.settings import type_of
@@ -55,6 +63,7 @@ class Settings:
     ``stop_timeout``   seconds that requests in flight have at a stop
     ``restart_limit``  how often a failing engine is started before systemd gives up
     ``serving``        settings that mean the same in every release (``spellings`` room), name to value
+    ``fetched``        whether a role fetches the model, which is whole when its manifest is there
     ``keyed``          whether clients must send a key, which stands in ``secrets`` of the plan
     """
 
@@ -76,6 +85,7 @@ class Settings:
     restart_limit: int
     serving: Mapping[str, object] = field(default_factory=dict)
     keyed: bool = False
+    fetched: bool = False
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -203,6 +213,7 @@ def make(settings: Settings, table: flags.FlagTable) -> dict[str, Any]:
         "start_timeout": patience,
         "stop_timeout": settings.stop_timeout,
         "secrets": secrets,
+        "asserted_paths": [f"{settings.model_path}/{weights.OWN}/{wheels.MANIFEST}"] if settings.fetched else [],
         "restart_limit": settings.restart_limit,
         # Long enough that starts which hang until they are ended count as well; 10 is the unit's RestartSec.
         "restart_interval": settings.restart_limit * (patience + settings.stop_timeout + 10),

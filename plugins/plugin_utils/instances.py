@@ -15,11 +15,13 @@ from ansible_collections.inference.sglang.plugins.module_utils import (
     credentials,
     explanations,
     gpus,
+    kernel_builds,
     models,
     plan,
     spellings,
     tuning,
     warmup,
+    weights,
 )
 from ansible_collections.inference.sglang.plugins.module_utils import flags as flag_room
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, errors
@@ -37,10 +39,12 @@ CUDA_ARCH = "12.0f"
 MOST_GPUS = 64
 """More than any node has; every layout of them is looked at."""
 
+COMPILERS = "as many compilers at a time as the node's memory holds beside the engine"
+
 # Of the instance itself, of the plan as a whole, or with a default that is a value: no preset says them.
 _OWN = (
     *("name", "model_path", "served_name", "host", "port", "api_key", "preset", "probe_prompt", "aiconfigurator"),
-    *("stop_timeout", "restart_limit", "accepted"),
+    *("stop_timeout", "restart_limit", "accepted", "p2p_fallback"),
 )
 _MERGED = ("flags", "environment")
 # Judgements about hardware, model and engine, which an operator may know better; not those about safety or syntax.
@@ -124,6 +128,8 @@ def wanted(values: Mapping[str, Any], *, key: str = "", folders: tuple[str, ...]
         restart_limit=given["restart_limit"],
         serving=serving,
         keyed=bool(key),
+        fetched=values.get("model_weights_source") in weights.FETCHED
+        and values.get("model_weights_path") == values["sglang_server_model_path"],
     )
     online = str(_exact(given["flags"]).get("--quantization") or given.get("quantization") or "")
     shape, config, wrong = _declared_shape(given.get("model_shape"), online, folders)
@@ -189,11 +195,12 @@ def planned(
     )
     chosen = tuned.chosen
     capability = hardware.card.capability if hardware else 0
+    jobs = _jobs(facts or {})
     settings = replace(
         instance.settings,
         cuda_arch=instance.settings.cuda_arch or (warmup.architecture(capability) if capability else CUDA_ARCH),
         serving=chosen.serving,
-        environment={**chosen.environment, **instance.settings.environment},
+        environment={**chosen.environment, **jobs, **instance.settings.environment},
         start_timeout=instance.settings.start_timeout or plan.start_timeout(shape, instance.wishes.read_rate),
     )
     findings += [*_other_architecture(settings.cuda_arch, capability), *_own_code(config, chosen.launch)]
@@ -203,7 +210,19 @@ def planned(
         return Planned({}, tuned, settings, judged)
     made = {**plan.make(settings, table), "inputs": inputs}
     why = explanations.explain(settings, table, tuned, hardware, shape)
+    if {**made["environment"], **jobs} == made["environment"]:
+        why["reasons"].update(dict.fromkeys(jobs, COMPILERS))
     return Planned({**made, **why}, tuned, settings, judged)
+
+
+def _jobs(facts: Mapping[str, Any]) -> dict[str, str]:
+    """How many compilers a serving process may run: ninja would run one a processor and more, each of up to 8 GiB
+    (flashinfer-ai/flashinfer#3634). By all memory of the node, which is the same at every reading.
+    """
+    host = facts.get("host")
+    if not host or not facts.get("gpus"):
+        return {}
+    return {"MAX_JOBS": str(kernel_builds.engine_jobs(host["processors"], host["memory"]))}
 
 
 def _own_code(config: Mapping[str, Any], launch: Launch) -> list[Finding]:

@@ -80,6 +80,33 @@ def test_settings_become_a_plan() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("source", "path", "manifest"),
+    [
+        ("huggingface", "/srv/model", "/srv/model/.model_weights/manifest.json"),
+        ("folder", "/srv/model", "/srv/model/.model_weights/manifest.json"),
+        ("url", "/srv/other", ""),
+        ("path", "/srv/model", ""),
+    ],
+)
+def test_a_model_that_is_fetched_is_served_once_it_is_whole(source: str, path: str, manifest: str) -> None:
+    settings = SETTINGS | {"model_weights_source": source, "model_weights_path": path}
+    asserted = instances.planned(instances.wanted(settings), RELEASE).content["asserted_paths"]
+    assert asserted == ([manifest] if manifest else [])
+
+
+def test_compilers_of_the_engine_are_bounded_by_the_node_s_memory_unless_the_user_does() -> None:
+    facts = {"gpus": node(), "model": model(), **REST, "host": {"processors": 64, "memory": 122880 << 20}}
+    made = planned(facts=facts, preset="kimi-k2-tp8")
+    assert made.content["environment"]["MAX_JOBS"] == "13"
+    assert made.content["reasons"]["MAX_JOBS"] == instances.COMPILERS
+    own = planned(facts=facts, preset="kimi-k2-tp8", environment={"MAX_JOBS": 3})
+    assert own.content["environment"]["MAX_JOBS"] == "3"
+    assert own.content["reasons"]["MAX_JOBS"] == "sglang_server_environment"
+    without = planned(facts={**facts, "gpus": None}, preset="kimi-k2-tp8")
+    assert "MAX_JOBS" not in without.content["environment"]
+
+
 def test_the_cpu_engine_brings_its_environment_and_the_user_wins() -> None:
     settings = SETTINGS | {"cpu_engine_enabled": True, "sglang_server_environment": {"OMP_NUM_THREADS": "2"}}
     made = instances.planned(instances.wanted(settings), RELEASE, {"model": model(), "gpus": None, **REST})

@@ -50,6 +50,7 @@ CHANGES = {
     "restart_limit": 3,
     "serving": {"cuda_graph_max_batch_size": 8},
     "keyed": True,
+    "fetched": True,
 }
 
 

@@ -204,3 +204,9 @@ def analyze(*words: str) -> str:
     environment = {**os.environ, "SYSTEMD_COLORS": "0", "SYSTEMD_EMOJI": "0"}
     done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False, env=environment)
     return done.stdout + done.stderr
+
+
+def test_a_model_under_way_is_no_model() -> None:
+    fetched = render(asserted_paths=["/srv/50%/.model_weights/manifest.json"])
+    assert "\nAssertPathExists=/srv/50%%/.model_weights/manifest.json\n" in fetched
+    assert "Assert" not in render()
