@@ -7,14 +7,15 @@ import os
 import sys
 
 # Logs, and what Ansible and ssh leave for any task whatever.
-LEFT_OUT = ("/dev", "/proc", "/root/.ansible", "/run", "/sys", "/tmp", "/var/lib/systemd", "/var/log", "/var/tmp")  # noqa: S108
+LEFT_OUT = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/lib/systemd", "/var/log", "/var/tmp")  # noqa: S108
 
 # Other nodes of this machine write into the shared wheel cache, not this one.
 SHARED = ("/opt/sglang",)
 
 with open(sys.argv[1], "w", encoding="utf-8", errors="surrogateescape") as output:
     for folder, folders, files in os.walk("/"):
-        folders[:] = sorted(name for name in folders if os.path.join(folder, name) not in LEFT_OUT + SHARED)
+        kept = (name for name in folders if os.path.join(folder, name) not in LEFT_OUT + SHARED)
+        folders[:] = sorted(name for name in kept if name != ".ansible")
         for name in sorted(files + folders):
             path = os.path.join(folder, name)
             status = os.lstat(path)

@@ -9,13 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.ansible_release import __version__
+from ansible.module_utils.compat.version import LooseVersion
 from ansible.plugins.action import ActionBase
-from ansible_collections.inference.sglang.plugins.module_utils import releases, rules, settings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    drivers,
+    releases,
+    rules,
+    settings,
+    toolkit_rules,
+    weights,
+    wheels,
+)
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, as_dicts, errors
-from ansible_collections.inference.sglang.plugins.plugin_utils import instances, role_files, variables
+from ansible_collections.inference.sglang.plugins.plugin_utils import apt_keys, instances, role_files, variables
 
-ROLES = Path(__file__).parents[2] / "roles"
+COLLECTION = Path(__file__).parents[2]
+ROLES = COLLECTION / "roles"
+# What a default may refer to without any fact of the node.
+MAGIC = ("groups", "hostvars", "inventory_dir", "inventory_hostname", "playbook_dir")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -28,6 +42,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Return ``settings`` and ``findings``; fail with all errors at once, one a line."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
+        self._check_core(__version__)
         specs = {path.name: self._options(path) for path in sorted(ROLES.iterdir()) if path.is_dir()}
         chosen = self._task.args.get("roles") or list(specs)
         if strangers := sorted(set(chosen).difference(specs)):
@@ -58,6 +73,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         findings += [
             *self._of_release(values, defaults, key, task_vars),
             *_of_toolkit(values),
+            *drivers.judge_settings(values),
+            *_of_repository(values, task_vars),
+            *weights.judge_settings({**values, "model_weights_token": bool(merged.get("model_weights_token"))}),
             *_of_patches(values, task_vars),
         ]
         unlocked = _of_python(values)
@@ -75,9 +93,21 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 failed=True, msg=f"{len(stopping)} wrong in the settings of {host}, nothing was changed:\n{lines}"
             )
         else:
-            result.update(settings=values, locks=_locks(values))
+            waived = weights.waived(values.get("sglang_server_flags") or {})
+            result.update(settings=values, locks=_locks(values), model_waived=waived)
         result.update(changed=False, findings=as_dicts(findings))
         return result
+
+    @staticmethod
+    def _check_core(version: str) -> None:
+        """Ansible itself only warns of what meta/runtime.yml asks for, and fails later, of something else."""
+        runtime = yaml.safe_load((COLLECTION / "meta" / "runtime.yml").read_text(encoding="utf-8"))
+        needed = runtime["requires_ansible"]
+        least = needed.removeprefix(">=")
+        if LooseVersion(version) < LooseVersion(least):
+            raise AnsibleActionFail(
+                f"ansible-core {version} runs this, and the collection needs {needed}: install that on the controller"
+            )
 
     def _of_release(
         self, values: Mapping[str, Any], defaults: Mapping[str, Any], key: str, task_vars: Mapping[str, Any]
@@ -93,9 +123,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             instance = instances.wanted(values, key=key, folders=folders)
         except KeyError:
-            missing = {**defaults, "model_weights_path": "/nonexistent", "ansible_facts": {}}
+            magic = {name: task_vars[name] for name in MAGIC if name in task_vars}
+            missing = {**defaults, **magic, "model_weights_path": "/nonexistent", "ansible_facts": {}}
             templar = self._templar.copy_with_new_env(available_variables=missing)
-            stand_ins = {name: templar.template(missing[name]) for name in missing}
+            stand_ins = {name: templar.template(missing[name]) for name in missing if name not in magic}
             instance = instances.wanted(stand_ins | dict(values), key=key, folders=folders)
         for finding in instances.planned(instance, release if known else defaults["sglang_release"]).findings:
             room = finding.id.partition(".")[0]
@@ -152,18 +183,19 @@ def _of_python(values: Mapping[str, Any]) -> list[Finding]:
 
 
 def _of_toolkit(values: Mapping[str, Any]) -> list[Finding]:
-    version = values.get("cuda_toolkit_version")
-    if version is None or version in releases.TOOLKITS:
+    release = releases.RELEASES.get(str(values.get("sglang_release")))
+    wanted = toolkit_rules.wanted(values, release.cuda if release else "")
+    return toolkit_rules.judge(wanted) if wanted else []
+
+
+def _of_repository(values: Mapping[str, Any], task_vars: Mapping[str, Any]) -> list[Finding]:
+    """The key of the repository, where a role installs from it."""
+    needed = values.get("nvidia_driver_manage") or values.get("cuda_toolkit_method") == toolkit_rules.APT
+    if not needed or "cuda_repository_key" not in values:
         return []
-    return [
-        Finding(
-            "toolkit.unknown",
-            "error",
-            f"CUDA {version} is not among the toolkits of this collection",
-            f"Set cuda_toolkit_version to one of: {', '.join(releases.TOOLKITS)}",
-            "plugins/module_utils/releases.py",
-        )
-    ]
+    return apt_keys.judge(
+        values["cuda_repository_key"], (task_vars.get("inventory_dir"), task_vars.get("playbook_dir"))
+    )
 
 
 def _of_patches(values: Mapping[str, Any], task_vars: Mapping[str, Any]) -> list[Finding]:
@@ -178,6 +210,8 @@ def _of_patches(values: Mapping[str, Any], task_vars: Mapping[str, Any]) -> list
 def _locks(values: Mapping[str, Any]) -> dict[str, Any]:
     """Digests of the locks that the settings lead to, as ``preflight`` takes them."""
     release, toolkit = values.get("sglang_release"), values.get("cuda_toolkit_version")
+    if values.get("cuda_toolkit_method") != toolkit_rules.WHEELS:
+        toolkit = None
     locks = (
         {python: role_files.lock(release, python) for python in releases.RELEASES[release].pythons} if release else {}
     )

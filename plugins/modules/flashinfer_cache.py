@@ -109,13 +109,21 @@ def make_folder(cache: Path, user: str) -> None:
         raise wheels.InstallError(f"{unknown}: the sglang role makes the user, with a group of its name") from unknown
 
 
+def out_of_ram(jobs: object) -> str:
+    """What to do where a compiler was ended for want of memory, which looks like any other failure."""
+    return (
+        f" the compiler ran out of RAM, of {jobs} at a time. Set MAX_JOBS to less in sglang_server_environment, or "
+        "free memory on the node; this is no fault of a GPU"
+    )
+
+
 def build(module: AnsibleModule, missing: list[str]) -> tuple[dict, dict, list[str]]:
     """Compile what is missing: libraries, seconds, and what went wrong. Raises InstallError where nothing was tried."""
     parameters = module.params
     given = parameters["environment"]
     cpus, meminfo = len(os.sched_getaffinity(0)), Path("/proc/meminfo").read_text(encoding="utf-8")
     variables = {**kernel_builds.environment(given, cpus, meminfo), **given}
-    _status, output, error = module.run_command(
+    status, output, error = module.run_command(
         [*plan.as_user(parameters["user"]), f"{parameters['release_path']}/bin/python", "-", *missing],
         expand_user_and_vars=False,
         data=parameters["build_script"],
@@ -126,11 +134,13 @@ def build(module: AnsibleModule, missing: list[str]) -> tuple[dict, dict, list[s
         report = wheels.report(output)
     except wheels.InstallError as nothing:
         words = (output + error).strip()[-3000:]
-        raise wheels.InstallError(f"Nothing was compiled of {', '.join(missing)}:\n{words}") from nothing
+        ram = out_of_ram(variables["MAX_JOBS"]) if kernel_builds.killed(words, status) else ""
+        raise wheels.InstallError(f"Nothing was compiled of {', '.join(missing)}:{ram}\n{words}") from nothing
     wanted = {int(re.sub(r"\D", "", item)) for item in parameters["architectures"].split()}
     libraries = {}
     wrong = [
-        f"{name} could not be compiled, with MAX_JOBS={variables['MAX_JOBS']}:\n{words}"
+        f"{name} could not be compiled, with MAX_JOBS={variables['MAX_JOBS']}:"
+        f"{out_of_ram(variables['MAX_JOBS']) if kernel_builds.killed(words) else ''}\n{words}"
         for name, words in report.get("failed", {}).items()
     ]
     for name, path in report["libraries"].items():

@@ -68,6 +68,13 @@ locks:
       type: str
       returned: success
       sample: 4e5f6a7b
+model_waived:
+  description:
+    - Ids of findings about the model's files that other settings make void, for M(inference.sglang.preflight).
+  returned: success
+  type: list
+  elements: str
+  sample: []
 findings:
   description: What is wrong or worth knowing.
   returned: always

@@ -125,7 +125,8 @@ def _make_venv(venv: Path, lock: Path) -> None:
         import ensurepip  # noqa: F401, PLC0415 (Debian ships it apart from Python)
     except ImportError:
         require_packages(f"python{PYTHON_MINOR}-venv")
-    run([sys.executable, "-m", "venv", venv])
+    # Not this interpreter: it may be the one of the environment that is made anew.
+    run([Path(sys.base_exec_prefix) / "bin" / f"python{PYTHON_MINOR}", "-m", "venv", venv])
     python = str(venv / "bin" / "python")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as uv_lock:
         uv_lock.write(_lock_entry(lock, "uv"))

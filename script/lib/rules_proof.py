@@ -68,6 +68,15 @@ ROOMS = (
     Room("rules", ("test_rules.py",)),
     Room("warmup", ("test_warmup.py",)),
     Room("gpus", ("test_gpus.py",)),
+    Room("weights", ("test_weights.py",)),
+    Room("collectives", ("test_collectives.py",)),
+    Room("fitness", ("test_fitness.py",)),
+    Room("apt", ("test_apt.py",)),
+    Room("apt_install", ("test_apt_install.py",)),
+    Room("drivers", ("test_drivers.py",)),
+    Room("toolkit_rules", ("test_toolkit_rules.py",)),
+    Room("boot", ("test_boot.py",)),
+    Room("node_settings", ("test_node_settings.py",)),
 )
 
 

@@ -91,10 +91,13 @@ def style() -> None:
 
 @part("unit tests of the core, the plugins and the roles' interfaces")
 def units() -> None:
-    """All of tests/unit but what the part ``hygiene`` runs, and what they cover of the core."""
+    """All of tests/unit but what the part ``hygiene`` runs, tests/hub, and what they cover of the core."""
     # Some compile a library, and some ask systemd how it reads a unit.
     require_packages("binutils", "gcc", "libc6-dev", "systemd")
-    tool("coverage", "run", "-m", "pytest", "--tb=short", "tests/unit", "--ignore=tests/unit/test_hygiene.py")
+    asked = {"HUB_PYTHON": str(environment("development") / "bin" / "python")}
+    paths = ("tests/unit", "tests/hub", "--ignore=tests/unit/test_hygiene.py")
+    measured = ("--numprocesses=auto", "--dist=worksteal", "--cov", "--cov-report=")
+    tool("pytest", "--tb=short", *measured, *paths, env=asked)
     tool("coverage", "report", "--skip-covered")
 
 
@@ -257,6 +260,12 @@ def bad_input() -> None:
 def upgrade() -> None:
     """0.5.12.post1, 0.5.23, a broken one, rollback.yml twice, and old releases removed."""
     scenario("upgrade")
+
+
+@part("NVIDIA's packages: a toolkit from a signed repository, what is refused, and the way back")
+def packages() -> None:
+    """Method apt of role cuda_toolkit on a node with a repository of its own and no network."""
+    scenario("packages")
 
 
 @part("the whole chain on a bare Debian 13 node")

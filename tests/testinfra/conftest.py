@@ -49,9 +49,15 @@ def release(host: Any, plan: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def toolkit(host: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of the instance's CUDA toolkit, with its folder."""
-    folder = plan["cuda_home"].removesuffix("/nvidia/cu13")
-    return {"path": folder, **json.loads(host.file(f"{folder}/manifest.json").content_string)}
+    """The manifest of the instance's CUDA toolkit, with the folder that it stands in, whoever installed the toolkit."""
+    own = plan["cuda_home"].removesuffix("/nvidia/cu13")
+    toolkits = Path(plan["bin_path"]).parent / "toolkits"
+    folders = [own] if own != plan["cuda_home"] else host.run(f"ls -d {toolkits}/*").stdout.split()
+    for folder in folders:
+        manifest = host.file(f"{folder}/manifest.json")
+        if manifest.exists and (content := json.loads(manifest.content_string))["home"] == plan["cuda_home"]:
+            return {"path": folder, **content}
+    return pytest.fail(f"no manifest tells of {plan['cuda_home']}")
 
 
 @pytest.hookimpl(hookwrapper=True)

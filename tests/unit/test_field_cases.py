@@ -5,6 +5,7 @@
 Pieces of the same cases that one room tests by itself are not repeated here:
 
 C08  test_check_launch (the programs, as the unit's user finds them)
+C03, C04, C05, C07, C09, C11, C19, and the node of C18  test_field_nodes
 C12  test_audit (``unwritable``, and caches of units that others wrote)
 C14  test_launch_rules (``pipeline_speculation``, ``expert_size``, ``partition``), test_memory (``sound``)
 C15  test_tuning and test_launch_rules (every refused backend)
@@ -23,13 +24,15 @@ from __future__ import annotations
 import json
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.inference.sglang.plugins.filter.units import key_file
-from ansible_collections.inference.sglang.plugins.module_utils import audit, releases
+from ansible_collections.inference.sglang.plugins.module_utils import audit, releases, rules, tiny_llama
+from ansible_collections.inference.sglang.plugins.module_utils import node as node_facts
 from ansible_collections.inference.sglang.plugins.module_utils.findings import errors
 from ansible_collections.inference.sglang.plugins.module_utils.launch_rules import Launch
 from ansible_collections.inference.sglang.plugins.module_utils.units import Unit, parse_unit
@@ -39,6 +42,8 @@ from test_check_free import ORPHANS as HOLDERS
 from test_check_free import Check, check, pids, report
 from test_gpus import ORPHANS
 from test_instances import DEFAULTS, RELEASE, REST, ROOT, SETTINGS, model
+from test_rules import FIT
+from test_rules import SETTINGS as NODE_SETTINGS
 from test_server_unit import TEMPLATE
 
 __all__ = ["check"]  # a fixture
@@ -263,6 +268,33 @@ def test_c17_a_fraction_squeezed_from_both_sides() -> None:
     assert flags(large)["--mem-fraction-static"] == ["0.97"]
 
 
+# C18: local-inference-lab/rtx6kpro#15.
+
+
+@pytest.mark.parametrize("release", [RELEASE, NEWEST])
+@pytest.mark.parametrize("known", [{}, BOX], ids=["unknown", "known"])
+def test_c18_the_fallback_renders_both_or_neither(release: str, known: dict[str, Any]) -> None:
+    made = planned(release, **known, tensor_parallel=8, p2p_fallback=True)
+    assert flags(made)["--disable-custom-all-reduce"] == []
+    environment = unit(made).environment
+    assert environment["NCCL_P2P_DISABLE"] == "1"
+    assert "NCCL_P2P_LEVEL" not in environment
+    explained = json.dumps(made.content["reasons"])
+    assert "rtx6kpro#15" in explained
+    assert "the hang moves on" in explained
+    for changes in ({}, {"p2p_fallback": False}, {"p2p_fallback": "no"}):
+        other = planned(release, **known, tensor_parallel=8, **changes)
+        assert "--disable-custom-all-reduce" not in flags(other)
+        assert "NCCL_P2P_DISABLE" not in unit(other).environment
+
+
+def test_c18_half_of_the_workaround_is_warned_of() -> None:
+    half = planned(**BOX, tensor_parallel=8, environment={"NCCL_P2P_DISABLE": "1"})
+    assert ids_of(half, "warning") == ["launch.nccl_p2p"]
+    whole = planned(**BOX, tensor_parallel=8, p2p_fallback=True, environment={"NCCL_P2P_DISABLE": "1"})
+    assert ids_of(whole, "warning") == []
+
+
 # C20: RIDE-Lab/SAGE#1346.
 
 
@@ -276,7 +308,11 @@ def test_c20_the_start_has_time_and_an_end(rate: int, least: int, most: int) -> 
 
 
 def test_c20_nothing_writes_limits_that_systemd_ignores() -> None:
+    # Role node_settings may, for people who log in, where somebody names them.
+    logins = ROOT / "roles" / "node_settings"
+    assert yaml.safe_load((logins / "defaults" / "main.yml").read_text())["node_settings_limits"] == []
     told = [path for path in (ROOT / "roles").rglob("*") if path.suffix in (".yml", ".j2") and path.is_file()]
+    told = [path for path in told if not path.is_relative_to(logins)]
     assert len(told) > 20
     assert [str(path) for path in told if re.search(r"limits\.(conf|d)\b", path.read_text(encoding="utf-8"))] == []
 
@@ -342,6 +378,37 @@ def test_c22_the_key_stands_in_a_file_alone() -> None:
     told = (text(made), json.dumps(made.content), repr(made))
     assert [place for place in told if KEY in place.replace("\\", "").replace("%%", "%").replace("$$", "$")] == []
     assert OPTIONS["sglang_server_api_key"]["no_log"] is True
+
+
+# C24: huggingface/huggingface_hub#2797.
+
+
+def test_c24_the_model_is_a_folder_that_nobody_asks_a_hub_about() -> None:
+    name = "sglang_server_model_path"
+    made = instances.planned(instances.wanted(SETTINGS | {name: "/srv/models/some-model"}), RELEASE)
+    assert flags(made)["--model-path"] == ["/srv/models/some-model"]
+    environment = unit(made).environment
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["HF_HOME"].startswith("/var/cache/sglang/"), "the only part of it that is written to"
+    given = {name: "org/some-model"}
+    (wrong,), _given = variables.judge(name, OPTIONS[name], "sglang_server", given, DEFAULTS.get(name))
+    assert (wrong.id, wrong.severity) == ("settings.path", "error")
+
+
+def test_c24_a_tree_of_another_user_is_told_with_owner_and_mode(tmp_path: Path) -> None:
+    tree = tmp_path / "srv/models/some-model"
+    tree.mkdir(parents=True)
+    for name, content in tiny_llama.files().items():
+        (tree / name).write_bytes(content)
+    tree.chmod(0o750)
+    stranger = node_facts.Account("sglang", 54321, frozenset({54321}))
+    files = node_facts.model_files("/srv/models/some-model", stranger, tmp_path)
+    found = rules.judge(NODE_SETTINGS, replace(FIT, model=files), releases.RELEASES[RELEASE])
+    (finding,) = (one for one in found if one.severity == "error")
+    assert finding.id == "model.unreadable"
+    owner = f"{tree.owner()}:{tree.group()} 0750"
+    assert finding.seen.startswith("User sglang cannot read ")
+    assert f"/srv/models/some-model ({owner})" in finding.seen
 
 
 # C25: the story.

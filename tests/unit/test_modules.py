@@ -420,6 +420,21 @@ def test_compilers_are_bounded(run, cache, monkeypatch, environment, words):
     assert words in run(flashinfer_cache, **given)["msg"]
 
 
+@pytest.mark.parametrize(
+    ("script", "begin"),
+    [
+        (HALF.replace("nvcc: out of registers", "nvcc: Killed"), "could not be compiled, with MAX_JOBS=1: the comp"),
+        ("import os; os.kill(os.getpid(), 9)", "Nothing was compiled of rope: the comp"),
+    ],
+    ids=["compiler", "script"],
+)
+def test_a_compiler_that_ran_out_of_ram_is_told(run, cache, monkeypatch, script, begin):
+    monkeypatch.setattr(flashinfer_cache.kernel_builds, "available_memory", lambda _meminfo: 0)
+    message = run(flashinfer_cache, **cache | {"build_script": script, "modules": ["rope"]})["msg"]
+    assert begin in message.splitlines()[0]
+    assert "compiler ran out of RAM, of 1 at a time. Set MAX_JOBS" in message
+
+
 def test_a_cache_without_kernels_is_a_folder(run, cache, tmp_path):
     """The launch check already needs it."""
     given = cache | {"modules": [], "build_script": "raise SystemExit('not run')"}

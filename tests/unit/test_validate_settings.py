@@ -12,6 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"model_weights_path": "/srv/models/tiny"}
+REPOSITORY = {
+    "cuda_repository_url": "https://mirror.example/cuda/",
+    "cuda_repository_key": "https://mirror.example/cuda/key.gpg",
+}
+PACKAGES = {"cuda_toolkit_method": "apt", **REPOSITORY}
+DRIVER = {"nvidia_driver_manage": True, **REPOSITORY}
 
 # Each host has its own fault: what must be found, by id and by words of the finding.
 FAULTS = {
@@ -45,6 +51,32 @@ FAULTS = {
         "Use xgrammar",
     ),
     "toolkit": ({**GOOD, "cuda_toolkit_version": "12.8"}, "toolkit.unknown", "13.0"),
+    "case_c02": (
+        {**GOOD, **PACKAGES, "cuda_toolkit_packages": ["cuda-13-0", "libnccl2"]},
+        "apt.pulls_driver",
+        "Use cuda-toolkit-13-0",
+    ),
+    "no_repository": ({**GOOD, **PACKAGES, "cuda_repository_url": ""}, "apt.url", "cuda_repository_url"),
+    "no_key": ({**GOOD, **PACKAGES, "cuda_repository_key": ""}, "apt_key.none", "cuda_repository_key is not set"),
+    "key_file": (
+        {**GOOD, **DRIVER, "cuda_repository_key": "keys/none.gpg"},
+        "apt_key.missing",
+        "inventory/keys/none.gpg",
+    ),
+    "key_url": ({**GOOD, **DRIVER, "cuda_repository_key": "http://mirror.example/key"}, "apt_key.url", "Use an https"),
+    "driver_source": ({**GOOD, **DRIVER, "cuda_repository_url": "mirror.example/cuda"}, "apt.url", "http or https URL"),
+    "case_c03": (
+        {**GOOD, **DRIVER, "nvidia_driver_packages": ["nvidia-driver-580-server"]},
+        "apt.proprietary",
+        "Use nvidia-open",
+    ),
+    "driver_branch": ({**GOOD, **DRIVER, "nvidia_driver_branch": "570"}, "apt.branch_old", "580 or newer"),
+    "toolkit_home": ({**GOOD, "cuda_toolkit_home": "/usr/local/cuda"}, "toolkit.home", "existing"),
+    "old_toolkit": (
+        {**GOOD, "cuda_toolkit_method": "existing", "cuda_toolkit_version": "12.8"},
+        "toolkit.torch",
+        "SM120 JIT needs >= 12.9",
+    ),
     "patch": ({**GOOD, "sglang_patches": ["triton-layer-prob"]}, "patch.unknown", "triton-layer-probe"),
     "nested_patch": ({**GOOD, "sglang_patches": [["pp-abort"]]}, "patch.entry_invalid", "given as list"),
     "patch_file": (
@@ -88,6 +120,18 @@ def test_every_fault_is_found_without_a_connection(play, tmp_path):
         assert words in finding["seen"] + finding["remedy"]
         assert "hunter2" not in json.dumps(result)
         assert f"{name}: error: {expected}: " in result["msg"]
+
+
+def test_a_key_beside_the_inventory_is_found(play, tmp_path):
+    key = tmp_path / "inventory/keys/cuda.gpg"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"judged on the node")
+    for given in ("keys/cuda.gpg", str(key)):
+        variables = {**GOOD, **DRIVER, **PACKAGES, "cuda_repository_key": given}
+        outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": variables})["node1"]
+        assert outcome == "ok", result
+    filtered = {"ansible.builtin.debug": {"msg": "{{ 'keys/cuda.gpg' | inference.sglang.apt_key([inventory_dir]) }}"}}
+    assert play(filtered, {"node1": {}})["node1"][1]["msg"] == "base64:anVkZ2VkIG9uIHRoZSBub2Rl"
 
 
 def test_a_patch_beside_the_inventory_is_found_and_judged(play, tmp_path):
@@ -203,6 +247,19 @@ def test_the_role_tells_all_that_is_wrong_with_a_node(play, tmp_path):
         {"ansible.builtin.include_role": {"name": "inference.sglang.preflight"}}, {"node1": variables}, "--check"
     )["node1"]
     assert outcome == "failed"
-    assert {"model.missing", "node.python", "path.hidden"} <= {finding["id"] for finding in result["findings"]}
+    for finding in ("error: model.missing:", "error: node.python:", "error: path.hidden:"):
+        assert finding in result["msg"]
     assert "does not exist on the node" in result["msg"]
-    assert not result["ok"]
+
+
+def test_a_toolkit_of_packages_has_no_lock_and_may_be_newer(play):
+    newer = {**GOOD, **PACKAGES, "cuda_toolkit_version": "13.1"}
+    outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": newer})["node1"]
+    assert outcome == "ok"
+    assert [finding["id"] for finding in result["findings"]] == ["toolkit.torch"]
+    assert result["locks"]["toolkit"] == ""
+    settings = result["settings"]
+    assert settings["cuda_toolkit_home"] == "/usr/local/cuda-13.1"
+    assert settings["cuda_toolkit_path"] == "/opt/sglang/toolkits/13.1-apt"
+    assert settings["cuda_toolkit_packages"] == ["cuda-toolkit-13-1"]
+    assert settings["flashinfer_cache_path"].endswith("-13.1-apt")
