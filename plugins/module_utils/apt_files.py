@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,8 @@ class Plan:
     """What files are to hold.
 
     ``files``     content by path; None for a file that is to go. What is right already is not in it
-    ``disabled``  lines of others that name the repository, by file; for ``restore`` the files that come back
+    ``disabled``  lines of others that name the repository, by file, without passwords; for ``restore`` the files that
+                  come back
     """
 
     files: dict[str, bytes | None] = field(default_factory=dict)
@@ -61,12 +63,12 @@ def own(
         cleared = apt.clear(path, text, repository)
         if cleared.found:
             left = _left(path, text, repository)
-            plan.disabled[path] = cleared.found
+            plan.disabled[path] = _told(cleared.found)
             wanted[path + apt.DISABLED] = _encoded(text)
             wanted[path] = None if left is None else _encoded(left)
     for path, text in _texts(root, PREFERENCES_FOLDER, (".pref", "")).items():
         if apt.pins_repository(path.rpartition("/")[2], text):
-            plan.disabled[path] = tuple(text.splitlines())
+            plan.disabled[path] = _told(text.splitlines())
             wanted[path + apt.DISABLED] = _encoded(text)
             wanted[path] = None
     plan.files = {path: content for path, content in wanted.items() if read(path, root) != content}
@@ -74,24 +76,29 @@ def own(
 
 
 def restore(root: Path = Path("/")) -> Plan:
-    """The way back: our files go, and the files of others stand as they stood, byte for byte."""
-    plan = Plan(files={path: None for path in OWN if read(path, root) is not None})
+    """The way back: our files go, and the files of others stand as they stood, byte for byte.
+
+    What was kept goes when its file stands again, and our source, which tells what was taken out of the others, at the
+    very end: a run that is killed is completed by the next.
+    """
+    plan = Plan()
     repository = owned(root)
     for path in _names(root, (SOURCES, SOURCES_FOLDER, PREFERENCES_FOLDER)):
         name = path.removesuffix(apt.DISABLED)
         if name == path:
             continue
         kept, now = read(path, root) or b"", read(name, root)
-        if now is not None and repository is not None and now != kept:
-            left = _left(name, _decoded(kept), repository)
+        if now is not None and now != kept:
+            left = None if repository is None else _left(name, _decoded(kept), repository)
             if left is None or now != _encoded(left):
                 seen = f"{name} was changed after its entries were disabled"
                 remedy = f"Put back by hand what you need of {path}, and remove that file"
                 plan.findings.append(Finding("apt.changed_since", "warning", seen, remedy))
                 continue
-        plan.files[path] = None
         plan.files[name] = kept
-        plan.disabled[name] = tuple(_decoded(kept).splitlines())
+        plan.files[path] = None
+        plan.disabled[name] = _told(_decoded(kept).splitlines())
+    plan.files |= {path: None for path in reversed(OWN) if read(path, root) is not None}
     return plan
 
 
@@ -104,7 +111,7 @@ def owned(root: Path = Path("/")) -> apt.Repository | None:
 
 
 def write(files: Mapping[str, bytes | None], root: Path = Path("/")) -> dict[str, bytes | None]:
-    """Write, each file by a rename; give what they held, so that writing that again undoes it."""
+    """Write, each file by a rename, in their order; give what they held, so that writing that undoes it, backwards."""
     before = {path: read(path, root) for path in files}
     for path, content in files.items():
         target = root / path.lstrip("/")
@@ -121,11 +128,11 @@ def write(files: Mapping[str, bytes | None], root: Path = Path("/")) -> dict[str
         except BaseException:
             os.unlink(name)
             raise
-    return before
+    return dict(reversed(before.items()))
 
 
 def diff(files: Mapping[str, bytes | None], root: Path = Path("/")) -> list[dict[str, str]]:
-    """Before and after, a file each. A key is shown by its fingerprint, a proxy's password not at all."""
+    """Before and after, a file each. A key is shown by its fingerprint, a password not at all."""
     return [
         {
             "before_header": path,
@@ -146,9 +153,14 @@ def _left(name: str, text: str, repository: apt.Repository) -> str | None:
 
 
 def _mode(path: str, target: Path, content: bytes) -> int:
+    """That of the file; of one that is set aside, or comes back, that of the other name: a URL may hold a password."""
     if path == apt.PROXY and b"@" in content:
         return 0o600
-    return 0o644 if path in OWN or not target.exists() else target.stat().st_mode & 0o7777
+    if path in OWN:
+        return 0o644
+    first = target.with_name(target.name.removesuffix(apt.DISABLED))
+    there = (first, target.with_name(first.name + apt.DISABLED))
+    return next((file.stat().st_mode & 0o7777 for file in there if file.exists()), 0o644)
 
 
 def _shown(path: str, content: bytes | None) -> str:
@@ -160,7 +172,16 @@ def _shown(path: str, content: bytes | None) -> str:
         except ValueError:
             return "unreadable\n"
     text = _decoded(content)
-    return "a proxy with a password\n" if path == apt.PROXY and "@" in text else text
+    return "a proxy with a password\n" if path == apt.PROXY and "@" in text else _bare(text)
+
+
+def _bare(text: str) -> str:
+    """A text without user and password of the URLs in it."""
+    return re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
+
+
+def _told(lines: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(_bare, lines))
 
 
 def _names(root: Path, places: tuple[str, ...]) -> list[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,13 @@ _ONLY_OURS = (
     "--option=Dir::Etc::sourceparts=/dev/null",
     "--option=APT::Get::List-Cleanup=0",
 )
-_LOCK = "--option=DPkg::Lock::Timeout=300"
+PATIENCE = 300.0
+"""Seconds that another apt or dpkg is waited for: unattended-upgrades and apt-daily run at any time, also at boot."""
+
+_LOCK = f"--option=DPkg::Lock::Timeout={PATIENCE:g}"
+# apt itself waits for dpkg's lock alone: not for those of lists and archives, and apt-mark for none.
+_LOCKED = re.compile(r"Could not get lock [^\n]*|dpkg: error: dpkg [^\n]* lock [^\n]*by another process[^\n]*")
+_PAUSE = 5.0
 _NOT_THERE = re.compile(
     r"Unable to locate package|has no installation candidate|Version '.*' for '.*' was not found"
     r"|unmet dependencies|not installable|not going to be installed"
@@ -64,6 +71,16 @@ def installed(run: Run) -> Packages:
     return Packages({row[0]: row[1] for row in rows}, frozenset(row[0] for row in rows if row[2] == "hold"))
 
 
+def _patiently(run: Run, argv: list[str]) -> tuple[int, str, str]:
+    """Run what needs a lock that another process may hold."""
+    last = time.monotonic() + PATIENCE
+    while True:
+        status, output, error = run(argv)
+        if not status or not _LOCKED.search(output + error) or time.monotonic() > last:
+            return status, output, error
+        time.sleep(_PAUSE)
+
+
 def missing(packages: Iterable[str], node: Packages) -> list[str]:
     """Those that are not installed, or not in the version that is asked for."""
     found = []
@@ -86,10 +103,12 @@ def lists_are_there(run: Run, names: Iterable[str]) -> bool:
 def update(run: Run) -> list[Finding]:
     """Read the package lists of our source alone; what apt says against it."""
     argv = ["apt-get", "update", "--quiet", *_ONLY_OURS, _LOCK, "--option=APT::Update::Error-Mode=any"]
-    status, output, error = run(argv)
+    status, output, error = _patiently(run, argv)
     if status == 0:
         return []
     said = output + error
+    if held := _LOCKED.search(said):
+        return [_locked(held[0])]
     rest = Finding("apt.update", "error", f"apt-get update: {said[-300:].strip()}", "Mend what apt complains about")
     return apt.update_failed(said) or [rest]
 
@@ -139,7 +158,7 @@ def install(run: Run, packages: Iterable[str], *, recommends: bool = False) -> N
     """Install what was judged. Raises AptError."""
     keep = ("--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold")
     argv = ["apt-get", "install", "--yes", _LOCK, *keep, *_options(recommends), *packages]
-    status, output, error = run(argv)
+    status, output, error = _patiently(run, argv)
     if status:
         raise AptError(_refused("failed to install", packages, output + error))
 
@@ -147,7 +166,7 @@ def install(run: Run, packages: Iterable[str], *, recommends: bool = False) -> N
 def remove(run: Run, names: Iterable[str], *, simulate: bool = False) -> list[apt.Change]:
     """Remove packages; the steps. Raises AptError."""
     how = ["--simulate"] if simulate else ["--yes", _LOCK]
-    status, output, error = run(["apt-get", "remove", *how, "--allow-change-held-packages", *names])
+    status, output, error = _patiently(run, ["apt-get", "remove", *how, "--allow-change-held-packages", *names])
     if status:
         raise AptError(_refused("would not remove", names, output + error))
     return apt.changes(output)
@@ -156,7 +175,9 @@ def remove(run: Run, names: Iterable[str], *, simulate: bool = False) -> list[ap
 def hold(run: Run, names: Iterable[str], *, held: bool = True) -> None:
     """Hold packages, or release their holds. Raises AptError."""
     argv = ["apt-mark", "hold" if held else "unhold", *names]
-    status, output, error = run(argv)
+    status, output, error = _patiently(run, argv)
+    if status and (other := _LOCKED.search(output + error)):
+        raise AptError(_locked(other[0]))
     if status:
         seen = f"{' '.join(argv)}: {(output + error)[-300:].strip()}"
         raise AptError(Finding("apt.hold", "error", seen, "Mend what apt-mark complains about"))
@@ -178,7 +199,15 @@ def _options(recommends: bool) -> list[str]:
     return [chosen, "--ignore-hold", "--allow-change-held-packages", "--allow-downgrades"]
 
 
+def _locked(said: str) -> Finding:
+    seen = f"Another process has used apt or dpkg for {PATIENCE:g} s: {said}"
+    remedy = "Wait until it has ended (unattended-upgrades, apt-daily), and run again; remove no lock"
+    return Finding("apt.locked", "error", seen, remedy, "https://wiki.debian.org/Teams/Dpkg/FAQ#db-lock")
+
+
 def _refused(what: str, packages: Iterable[str], said: str) -> Finding:
+    if held := _LOCKED.search(said):
+        return _locked(held[0])
     words = [line for line in said.splitlines() if line.startswith(("E:", " ")) or "Depends:" in line]
     seen = f"apt {what} {' '.join(packages)}: {' '.join(' '.join(words or said.splitlines()).split())[:500]}"
     remedy = "Look with apt-cache policy at what the sources offer; after an interrupted run, dpkg --configure -a"

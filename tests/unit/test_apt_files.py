@@ -134,6 +134,46 @@ def test_the_mode_of_others_stays(root: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+def test_what_is_set_aside_is_no_more_readable_than_it_was(root: Path) -> None:
+    """An entry of others may hold a password."""
+    path = root / "etc/apt/sources.list.d/old-cuda.list"
+    secret = URL.replace("https://", "https://me:hunter2@")
+    path.write_text(f"deb {secret} /\n")
+    path.chmod(0o600)
+    plan = own(root)
+    assert "hunter2" not in str(plan.disabled) + str(apt_files.diff(plan.files, root))
+    before = apt_files.write(plan.files, root)
+    kept = path.with_name(path.name + apt.DISABLED)
+    assert (path.exists(), kept.stat().st_mode & 0o777) == (False, 0o600)
+    apt_files.write(before, root)
+    assert (kept.exists(), path.stat().st_mode & 0o777) == (False, 0o600)
+    apt_files.write(own(root).files, root)
+    back = apt_files.restore(root)
+    assert "hunter2" not in str(back.disabled) + str(apt_files.diff(back.files, root))
+    apt_files.write(back.files, root)
+    assert (path.stat().st_mode & 0o777, path.read_text()) == (0o600, f"deb {secret} /\n")
+
+
+@pytest.mark.parametrize("steps", range(14))
+@pytest.mark.parametrize("undo", ["restore", "refused"])
+def test_a_way_back_that_is_killed_loses_nothing(root: Path, undo: str, steps: int) -> None:
+    """Killed after any number of its files, what stood in the others' files can still be had."""
+    meant = files(root)
+    before = apt_files.write(own(root).files, root)
+    mine = root / "etc/apt/sources.list.d/mixed.sources"
+    if undo == "restore":
+        mine.write_text("# changed since\n")
+    back = apt_files.restore(root).files if undo == "restore" else before
+    apt_files.write(dict(list(back.items())[:steps]), root)
+    assert set(meant.values()) <= set(files(root).values())
+    for _again in range(2):
+        apt_files.write(apt_files.restore(root).files, root)
+    if undo == "restore":
+        assert mine.read_text() == "# changed since\n"
+    left = {name: text for name, text in files(root).items() if "mixed.sources" not in name}
+    assert left == {name: text for name, text in meant.items() if "mixed.sources" not in name}
+
+
 def test_the_diff_shows_fingerprints_and_no_password(root: Path) -> None:
     plan = own(root, proxy="http://me:hunter2@p:1")
     shown = {entry["after_header"]: entry["after"] for entry in apt_files.diff(plan.files, root)}

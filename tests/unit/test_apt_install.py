@@ -114,6 +114,51 @@ def test_a_failure_carries_what_was_said(action: Callable[[Node], object]) -> No
         action(Node({"install": failed, "remove": list(failed), "hold": list(failed)}))
 
 
+ARCHIVES = "E: Could not get lock /var/cache/apt/archives/lock. It is held by process 812 (unattended-upgr)\n"
+LOCKS = [
+    "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 812 (apt-get)\nE: Unable to lock directory\n",
+    ARCHIVES,
+    "dpkg: error: dpkg database lock was locked by another process with pid 812\n",
+    "dpkg: error: dpkg frontend lock was locked by another process with pid 812\n",
+]
+NEEDS_LOCK: list[Callable[[Node], object]] = [
+    lambda node: apt_install.update(node),
+    lambda node: apt_install.install(node, ["x"]),
+    lambda node: apt_install.remove(node, ["x"]),
+    lambda node: apt_install.hold(node, ["x"]),
+]
+
+
+@pytest.mark.parametrize("said", LOCKS)
+@pytest.mark.parametrize("action", NEEDS_LOCK)
+def test_another_apt_is_waited_for(
+    action: Callable[[Node], object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """unattended-upgrades holds locks that apt's own timeout is not about."""
+    waited: list[float] = []
+    monkeypatch.setattr(apt_install.time, "sleep", waited.append)
+    answers = [(100, "", said), (100, "", said), (0, "", "")]
+    node = Node({name: list(answers) for name in ("update", "install", "remove", "hold")})
+    action(node)
+    assert (len(node.asked), len(waited)) == (3, 2)
+
+
+@pytest.mark.parametrize("action", NEEDS_LOCK)
+def test_another_apt_that_does_not_end_is_named(
+    action: Callable[[Node], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apt_install, "PATIENCE", -1.0)
+    node = Node({name: [(100, "", ARCHIVES)] for name in ("update", "install", "remove", "hold")})
+    try:
+        found = action(node)
+    except apt_install.AptError as error:
+        found = error.findings
+    (finding,) = found  # type: ignore[misc]
+    assert finding.id == "apt.locked"
+    assert "812 (unattended-upgr)" in finding.seen
+    assert "unattended-upgrades" in finding.remedy
+
+
 def test_what_works_is_silent() -> None:
     node = Node({"install": [DONE], "remove": [(0, "Remv x [1]", "")], "hold": [(0, "", "")], "unhold": [(0, "", "")]})
     apt_install.install(node, ["x"])
