@@ -161,6 +161,7 @@ class NodeFacts:
     ``login``              the local account of the service user's name; none where there is none yet
     ``python_headers``     whether the interpreter's folder of headers has ``Python.h``; None where nobody looked
     ``numa_library``       whether ``libnuma.so.1`` is installed; None where nobody looked
+    ``systemd``            whether systemd is the init that runs; None where nobody looked
     ``model_stored``       bytes that lie where a role will fetch the model to
     """
 
@@ -184,6 +185,7 @@ class NodeFacts:
     python_headers: bool | None = None
     numa_library: bool | None = None
     model_stored: int = 0
+    systemd: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The facts in the shape that the module returns."""
@@ -247,6 +249,7 @@ def read(settings: NodeSettings, root: Path = Path("/"), account: Account | None
         login=login(settings.user, root),
         python_headers=python_headers(settings.python, root),
         numa_library=any(_below(root, path).exists() for path in NUMA_LIBRARIES),
+        systemd=(root / "run/systemd/system").is_dir(),
         model_stored=weights.stored(_below(root, settings.model_download)) if settings.model_download else 0,
     )
 

@@ -255,6 +255,26 @@ facts:
           elements: dict
           returned: always
           sample: []
+        systemd:
+          description: Whether systemd is the init that runs.
+          type: bool
+          returned: always
+          sample: true
+        python_headers:
+          description: Whether O(python) has its C(Python.h); null where it does not answer.
+          type: bool
+          returned: always
+          sample: true
+        numa_library:
+          description: Whether C(libnuma.so.1) is installed.
+          type: bool
+          returned: always
+          sample: true
+        model_stored:
+          description: Bytes that lie in O(model_download).
+          type: int
+          returned: always
+          sample: 0
         login:
           description: The account O(user) of C(/etc/passwd), by C(name), C(uid) and C(shell); null where there is none.
           type: dict

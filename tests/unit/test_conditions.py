@@ -229,7 +229,7 @@ def test_a_core_that_is_new_enough_goes_on(version: str) -> None:
 
 def test_it_is_the_first_task_of_all() -> None:
     first = LOADED[ROOT / "playbooks" / "preflight.yml"][0]["tasks"][0]
-    assert first["ansible.builtin.include_role"] == {"name": "inference.sglang.preflight", "tasks_from": "settings"}
+    assert first["ansible.builtin.import_role"] == {"name": "inference.sglang.preflight", "tasks_from": "settings"}
     (block,) = LOADED[ROOT / "roles" / "preflight" / "tasks" / "settings.yml"]
     assert "inference.sglang.validate_settings" in block["block"][0]
     assert LOADED[ROOT / "playbooks" / "site.yml"][0]["ansible.builtin.import_playbook"] == "preflight.yml"

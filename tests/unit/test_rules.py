@@ -94,6 +94,7 @@ def test_a_fit_node_has_no_finding():
         ({"python": ""}, "node.python"),
         ({"python": "3.10"}, "release.python"),
         ({"python": "3.14"}, "release.python"),
+        ({"systemd": False}, "node.systemd"),
         ({"python_headers": False}, "python.headers"),
         ({"numa_library": False}, "library.numa"),
         ({"gpus": ()}, "gpu.missing"),
