@@ -415,8 +415,13 @@ def key_given(key: str) -> list[Finding]:
         return [Finding("apt_key.none", "error", "cuda_repository_key is not set", remedy)]
     if is_url(key) and not key.startswith("https://"):
         remedy = "Use an https URL, or the path of the key's file on the controller"
-        return [Finding("apt_key.url", "error", f"cuda_repository_key is the URL {key}", remedy)]
+        return [Finding("apt_key.url", "error", f"cuda_repository_key is the URL {bare(key)}", remedy)]
     return []
+
+
+def bare(text: str) -> str:
+    """A text without user and password of the URLs in it, which no output may repeat."""
+    return re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
 
 
 def is_url(key: str) -> bool:
@@ -439,7 +444,7 @@ def url_form(url: str) -> list[Finding]:
     # apt reads more of the line, and of the stanza, than the URL.
     if good and not re.search(r"[\s\"#\[\]]", url):
         return []
-    seen = f"cuda_repository_url is {url!r}" if url else "cuda_repository_url is not set"
+    seen = f"cuda_repository_url is {bare(url)!r}" if url else "cuda_repository_url is not set"
     remedy = "Set it to the http or https URL of the repository for the node's distribution, or of its mirror"
     return [Finding("apt.url", "error", seen, remedy, GUIDE)]
 
@@ -481,12 +486,14 @@ _MESSAGES = (
         "https://github.com/NVIDIA/cuda-repo-management/issues/34",
     ),
     Message(
-        r"(?:EXPKEYSIG|KEYEXPIRED) \w+",
+        r"(?:EXPKEYSIG|KEYEXPIRED) \w+|The (?:primary )?key is not live[^\n]*",
         "apt.key_expired",
-        "Give the key again, as its owner publishes it today: set cuda_repository_key to it",
+        "Give the key again, as its owner publishes it now: set cuda_repository_key to it; where that is a URL, which "
+        f"is asked for only once, remove {KEYRING}, and run again",
     ),
     Message(
-        r"(?:BADSIG|ERRSIG) \w+|Hash Sum mismatch|clearsigned file isn't valid",
+        r"(?:BADSIG|ERRSIG) \w+|Hash Sum mismatch|Clearsigned file isn't valid[^\n]*|Message has been manipulated"
+        r"|Splitting up \S+ into data and signature failed",
         "apt.signature_wrong",
         "Something between repository and node changes files: compare the mirror or proxy with the original",
     ),
@@ -495,6 +502,11 @@ _MESSAGES = (
         "apt.second_owner",
         "Another file names this repository with another key: remove it from the file",
         _SOURCES_LIST,
+    ),
+    Message(
+        r"Release file for \S+ is (?:expired|not valid yet)[^\n]*",
+        "apt.release_date",
+        "Set the node's clock right (timedatectl); where it is right, have the mirror brought up to date",
     ),
     Message(r"is not signed", "apt.unsigned", "Use a repository that is signed, or sign the mirror"),
     Message(

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -172,16 +171,11 @@ def _shown(path: str, content: bytes | None) -> str:
         except ValueError:
             return "unreadable\n"
     text = _decoded(content)
-    return "a proxy with a password\n" if path == apt.PROXY and "@" in text else _bare(text)
-
-
-def _bare(text: str) -> str:
-    """A text without user and password of the URLs in it."""
-    return re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
+    return "a proxy with a password\n" if path == apt.PROXY and "@" in text else apt.bare(text)
 
 
 def _told(lines: Iterable[str]) -> tuple[str, ...]:
-    return tuple(map(_bare, lines))
+    return tuple(map(apt.bare, lines))
 
 
 def _names(root: Path, places: tuple[str, ...]) -> list[str]:

@@ -25,14 +25,17 @@ PATIENCE = 300.0
 
 _LOCK = f"--option=DPkg::Lock::Timeout={PATIENCE:g}"
 # apt itself waits for dpkg's lock alone: not for those of lists and archives, and apt-mark for none.
-_LOCKED = re.compile(r"Could not get lock [^\n]*|dpkg: error: dpkg [^\n]* lock [^\n]*by another process[^\n]*")
+_LOCKED = re.compile(r"Could not get lock [^\n]*|dpkg: error: dpkg [^\n]*\blocked by [^\n]*")
 _PAUSE = 5.0
 _NOT_THERE = re.compile(
     r"Unable to locate package|has no installation candidate|Version '.*' for '.*' was not found"
     r"|unmet dependencies|not installable|not going to be installed"
 )
-CUDA = re.compile(r"^(?:cuda|libcu|libnv|libnpp|nvidia|gds-tools|nsight)")
-"""Packages of NVIDIA's repository, by their names."""
+CUDA = re.compile(
+    r"^(?:cuda|libcu(?:blas|dnn|dss|fft|file|obj|pti|rand|solver|sparse|tensor)"
+    r"|libnv(?:fatbin|idia|infer|jitlink|jpeg|ptxcompiler|rtc|vm)|libnpp|libnccl|nvidia|gds-tools|nsight)"
+)
+"""Packages of NVIDIA's repository, by their names; the distribution has libcurl, libcups, libnvme, libnvpair."""
 
 
 LOCALE = {"LC_ALL": "C", "LANGUAGE": "C", "DEBIAN_FRONTEND": "noninteractive"}
@@ -56,19 +59,27 @@ def stop(fail: Callable[..., object], findings: Iterable[Finding]) -> None:
 
 @dataclass(frozen=True)
 class Packages:
-    """Installed packages of a node: versions by name, and the names of those on hold."""
+    """Installed packages of a node: versions by name, and the names of those on hold.
+
+    ``broken``  those that dpkg has begun to install, and not finished
+    """
 
     versions: dict[str, str]
     held: frozenset[str]
+    broken: frozenset[str] = frozenset()
 
 
 def installed(run: Run) -> Packages:
     """What dpkg has installed."""
     form = "--showformat=${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n"
     _status, output, _complaint = run(["dpkg-query", "--show", form])
-    rows = [line.split("\t") for line in output.splitlines()]
-    rows = [row for row in rows if len(row) == 4 and row[3] == "installed"]
-    return Packages({row[0]: row[1] for row in rows}, frozenset(row[0] for row in rows if row[2] == "hold"))
+    told = [row for line in output.splitlines() if len(row := line.split("\t")) == 4]
+    rows = [row for row in told if row[3] == "installed"]
+    return Packages(
+        {row[0]: row[1] for row in rows},
+        frozenset(row[0] for row in rows if row[2] == "hold"),
+        frozenset(row[0] for row in told if row[3] in ("unpacked", "half-configured", "half-installed")),
+    )
 
 
 def _patiently(run: Run, argv: list[str]) -> tuple[int, str, str]:
@@ -90,6 +101,13 @@ def missing(packages: Iterable[str], node: Packages) -> list[str]:
         if have is None or (version and have != version):
             found.append(package)
     return found
+
+
+def needed(run: Run, names: Iterable[str]) -> set[str]:
+    """Installed packages that some packages depend on, directly or not, and those of these that are installed."""
+    without = (f"--no-{what}" for what in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"))
+    _status, output, _complaint = run(["apt-cache", "depends", "--recurse", "--installed", *without, *names])
+    return {line.partition(":")[0] for line in output.splitlines() if line and line[0] not in " <"}
 
 
 def lists_are_there(run: Run, names: Iterable[str]) -> bool:
@@ -214,4 +232,14 @@ def _refused(what: str, packages: Iterable[str], said: str) -> Finding:
     return Finding("apt.refused", "error", seen, remedy)
 
 
-RULES: tuple[Callable[..., list[Finding]], ...] = (changes_held,)
+def interrupted(node: Packages, ours: Callable[[str], bool]) -> list[Finding]:
+    """A run that was killed while dpkg worked. ``ours`` tells which packages matter."""
+    names = sorted(filter(ours, node.broken))
+    if not names:
+        return []
+    seen = f"dpkg was interrupted, and has not finished installing {', '.join(names)}"
+    remedy = "Run dpkg --configure -a, then apt-get --fix-broken install if it asks for that, and run this again"
+    return [Finding("apt.interrupted", "error", seen, remedy, "dpkg(1)")]
+
+
+RULES: tuple[Callable[..., list[Finding]], ...] = (changes_held, interrupted)

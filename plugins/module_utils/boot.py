@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ansible_collections.inference.sglang.plugins.module_utils import fitness
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
 
@@ -309,11 +310,13 @@ def _grub_lines(root: Path) -> dict[str, str]:
 def wanted(hardware: Hardware, iommu: Iommu, named: Sequence[str] | None, boot: Boot) -> Wanted:
     """The parameters that a node needs. What this role has set once stays: after the boot nothing shows its reason.
 
+    Over NVLink nothing passes the root complex, so that neither hinders, unless settings name it.
+
     ``iommu``  what translates is to become this; an IOMMU that is off, or passes, is left alone
     ``named``  bridges; None for those above the GPUs that redirect requests now
     """
     ours = words(_additions(boot.drop_in or ""), grub=True)
-    several = len(hardware.gpus) > 1
+    several = len(hardware.gpus) > 1 and not fitness.nvlinked(hardware)
     needed = (several and hardware.kernel.iommu == "translated") or (iommu == "off" and hardware.kernel.iommu != "off")
     if named is None:
         redirecting = {

@@ -436,11 +436,20 @@ def renamed(runs: Sequence[Run], names: Sequence[int]) -> tuple[Run, ...]:
     )
 
 
-def chosen(plan: Mapping[str, Any], there: Sequence[int]) -> list[int]:
-    """Which of the GPUs that are there an instance uses: the first of those that its plan lets it see."""
-    listed = str(plan["environment"].get("CUDA_VISIBLE_DEVICES", "")).split(",")
-    numbers = [int(number) for number in listed if number.strip().isdecimal()]
-    return [index for index in numbers or there if index in there][: (plan.get("layout") or {}).get("gpus")]
+def chosen(plan: Mapping[str, Any], there: Sequence[int]) -> list[int] | None:
+    """Which of the GPUs that are there an instance uses: of those that its plan lets it see, as many as its layout has,
+    from ``--base-gpu-id`` on, one in ``--gpu-id-step``. None where the plan names them otherwise than by number.
+    """
+    listed = plan["environment"].get("CUDA_VISIBLE_DEVICES")
+    visible = list(there)
+    if listed is not None:
+        words = [word.strip() for word in str(listed).split(",") if word.strip()]
+        if not all(word.isdecimal() for word in words):
+            return None
+        visible = [number for number in map(int, words) if number in there]
+    given = {argument[0]: argument[1] for argument in plan.get("arguments", ()) if len(argument) == 2}
+    begin, step = (int(given.get(flag, default)) for flag, default in (("--base-gpu-id", 0), ("--gpu-id-step", 1)))
+    return visible[begin :: max(step, 1)][: (plan.get("layout") or {}).get("gpus")]
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -452,21 +461,37 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def held(hardware: Hardware, ranks: Sequence[int], record: Mapping[str, Any]) -> Finding | None:
-    """That other processes hold these GPUs, which a proof would disturb, and what is known from before."""
+def held(hardware: Hardware, ranks: Sequence[int], record: Mapping[str, Any], unit: str = "") -> Finding | None:
+    """That other processes hold these GPUs, which a proof would disturb, and what is known from before.
+
+    ``unit``  the instance's, where it runs or is about to: before it holds a GPU it measures how much memory is free
+    """
     holders = {
         process.unit or f"process {process.pid} ({process.name})": state.index
         for index in ranks
         if (state := gpu(hardware, index))
         for process in state.processes
     }
-    if not holders:
+    seen = f"{', '.join(holders)} hold GPUs of the instance" if holders else ""
+    if unit and not any(process.unit == unit for state in hardware.gpus for process in state.processes):
+        seen = (
+            f"{seen}{' and ' if seen else ''}{unit} runs or is about to, and nvidia-smi tells of no GPU that it holds"
+        )
+    if not seen:
         return None
     before = "no proof of these is recorded"
     if record:
         before = f"the last proof, of {record.get('when')}, {'passed' if record.get('passed') else 'failed'}"
-    seen = f"{', '.join(holders)} hold GPUs of the instance, so that nothing was run; {before}"
+    seen = f"{seen}, so that nothing was run; {before}"
     return Finding("collectives.held", "info", seen, "Stop them and run again to have it proven", HERE)
+
+
+def unnumbered(plan: Mapping[str, Any]) -> Finding:
+    """That nobody can tell which GPUs these are, or whether others hold them."""
+    listed = plan["environment"]["CUDA_VISIBLE_DEVICES"]
+    seen = f"CUDA_VISIBLE_DEVICES is {listed}: GPUs that are not named by number, so that nothing was run"
+    remedy = "Set sglang_server_gpus to their numbers in the place of CUDA_VISIBLE_DEVICES"
+    return Finding("collectives.unnumbered", "info", seen, remedy, HERE)
 
 
 # What a hang or a wrong sum comes from.

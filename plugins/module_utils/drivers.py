@@ -136,7 +136,12 @@ def before(situation: Situation) -> list[Finding]:
 
 def planned(situation: Situation) -> list[Finding]:
     """Whether what is installed, with what apt would change, is what is asked for."""
-    return [*other_version(situation), *branch_kept(situation), *in_the_way(situation)]
+    return [
+        *other_version(situation),
+        *branch_kept(situation),
+        *in_the_way(situation),
+        *fabric_manager(situation),
+    ]
 
 
 def after(situation: Situation) -> list[Finding]:
@@ -190,12 +195,13 @@ def secure_boot(situation: Situation) -> list[Finding]:
     unknown = driver.key_enrolled is None and not driver.version
     if not driver.secure_boot or not _built_here(situation) or not (driver.key_enrolled is False or unknown):
         return []
+    made = "; where there is none yet, the first build of any module by DKMS makes it" if unknown else ""
     return [
         Finding(
             "driver.secure_boot",
             "error",
             f"Secure Boot on, DKMS key not {'known to be ' if unknown else ''}enrolled",
-            "Enrol it (mokutil --import /var/lib/dkms/mok.pub, reboot, confirm at the console) or use signed modules",
+            f"Enrol it ({fitness.ENROL}, reboot, confirm at the console){made}, or use signed modules",
             _SECURE_BOOT,
         )
     ]
@@ -211,12 +217,15 @@ def headers(situation: Situation) -> list[Finding]:
     for kernel in dict.fromkeys((running, newest)):
         if hardware.driver.headers.get(kernel, True):
             continue
+        # One that has its module works, until another is to be built.
+        built = hardware.driver.kernels.get(kernel) is True and not situation.changes
+        now = kernel == running and not built
         found.append(
             Finding(
                 "driver.headers",
-                "error" if kernel == running else "warning",
+                "error" if now else "warning",
                 f"Kernel {kernel} has no headers: "
-                + ("no module can be built for it" if kernel == running else "the next reboot would lose the driver"),
+                + ("no module can be built for it" if now or built else "the next reboot would lose the driver"),
                 f"Install linux-headers-{kernel}, or remove that kernel",
                 apt.GUIDE,
             )
@@ -297,6 +306,21 @@ def in_the_way(situation: Situation) -> list[Finding]:
     return [Finding("driver.in_the_way", "error", seen, remedy, apt.OPEN_ONLY)]
 
 
+def fabric_manager(situation: Situation) -> list[Finding]:
+    """It runs with the driver of its own version alone, and no GPU of an NVLink fabric computes without it."""
+    manager = re.compile(r"nvidia-fabricmanager(-\d+)?")
+    installed = {name: version for name, version in (situation.installed or {}).items() if manager.fullmatch(name)}
+    steps = {step.package: step.new for step in situation.changes if manager.fullmatch(step.package)}
+    version = max(_coming(situation), key=_ordered, default=installed_version(situation.installed or {}))
+    left = {name: told for name, told in {**installed, **steps}.items() if told and upstream(told) != version}
+    if not version or not left or not any(any(gpu.fabric) for gpu in situation.hardware.gpus):
+        return []
+    name, told = next(iter(left.items()))
+    seen = f"{name} would be {upstream(told)}, and the driver {version}: no GPU of the NVLink fabric would compute"
+    remedy = f"Name all packages in nvidia_driver_packages, {name} with them, so that they change together"
+    return [Finding("driver.fabric_manager", "error", seen, remedy, apt.GUIDE)]
+
+
 def power_limit(situation: Situation) -> list[Finding]:
     """nvidia-smi refuses what is outside the card's range."""
     found = []
@@ -360,6 +384,7 @@ RULES: tuple[Callable[[Situation], list[Finding]], ...] = (
     other_version,
     branch_kept,
     in_the_way,
+    fabric_manager,
     power_limit,
     reboot_pending,
     not_loaded,

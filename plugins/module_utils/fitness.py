@@ -54,6 +54,12 @@ UNSET_SHM = 64 * MIB
 LEAST_MEMLOCK = 8 * MIB
 """Bytes that systemd lets services lock where nothing is set: systemd-system.conf(5), DefaultLimitMEMLOCK."""
 
+ENROL = "mokutil --import /var/lib/dkms/mok.pub (on Ubuntu /var/lib/shim-signed/mok/MOK.der)"
+"""For the key that ``readings.key_enrolled`` looks for."""
+
+APART = re.compile(r"(lib)?nvidia-container|cuda-keyring$|datacenter-gpu-manager|nsight-|nvidia-driver-pinning")
+"""Packages of NVIDIA's that an engine uses nothing of: for containers, sources of packages, watching and profiling."""
+
 SHOWN = 4
 """Names of a long list that a finding tells; the report has all of them."""
 
@@ -201,8 +207,20 @@ def judge(
     if not hardware.gpus:
         return []
     use = Use(cuda=cuda, toolkit=toolkit, p2p_fallback=p2p_fallback, gpus=tuple(gpus))
-    own = _own(hardware, use.gpus)
-    return [finding for rule in RULES for finding in rule(own if rule in CARDS else hardware, use)]
+    given = _given(hardware)
+    own = _own(given, use.gpus)
+    return [
+        finding
+        for rule in RULES
+        for finding in rule(hardware if rule is withheld else own if rule in CARDS else given, use)
+    ]
+
+
+def nvlinked(hardware: Hardware) -> bool:
+    """Whether every pair has NVLink: by the topology, else by the cards' links."""
+    if hardware.links:
+        return all(word.startswith("NV") for word in hardware.links.values())
+    return all(gpu.nvlinks and gpu.nvlinks[0] for gpu in hardware.gpus)
 
 
 def needs(release: Release) -> dict[str, str]:
@@ -228,6 +246,7 @@ def proprietary(hardware: Hardware, use: Use) -> Iterator[Finding]:
             "driver.proprietary",
             "error",
             f"Blackwell needs the open kernel module; loaded: proprietary {hardware.driver.version}",
+            f"{_host(hardware)}"
             "Install the open flavour of the same branch, such as nvidia-driver-580-server-open or nvidia-open, remove "
             "the other, and reboot; role nvidia_driver does it with nvidia_driver_manage: true",
             "Start9Labs/start-technologies#3465",
@@ -242,7 +261,8 @@ def mismatch(hardware: Hardware, use: Use) -> Iterator[Finding]:
             "driver.mismatch",
             "error",
             f"The loaded module is {module}, the driver's library {library}: reboot required",
-            "Reboot the node, which loads the module of the installed version",
+            f"{_host(hardware)}Reboot the node, which loads the module of the installed version"
+            + ("; or take the driver's library out of the container's image" if hardware.kernel.container else ""),
             "pando85/homelab#4110",
         )
 
@@ -256,6 +276,7 @@ def unreadable(hardware: Hardware, use: Use) -> Iterator[Finding]:
         "driver.complaint",
         "error",
         f"nvidia-smi does not tell of the GPUs: {driver.complaint}",
+        f"{_host(hardware)}"
         "Search the kernel's log: journalctl -k -b -g NVRM; reboot, and where that does not help install the driver "
         "again",
         "nvidia-smi",
@@ -271,10 +292,28 @@ def unlisted(hardware: Hardware, use: Use) -> Iterator[Finding]:
         "cards.unlisted",
         "error",
         f"{len(lost)} of {len(hardware.gpus)} GPUs on the PCI bus are not known to nvidia-smi: {_named(lost)}",
+        f"{_host(hardware)}"
         "Search the kernel's log: journalctl -k -b -g NVRM; power-cycle the node, then check seat and power of the "
         "card, and whether the driver's build knows it",
         "/sys/bus/pci/devices",
     )
+
+
+def withheld(hardware: Hardware, use: Use) -> Iterator[Finding]:
+    """Cards of the machine that a container was not given: ``/sys`` shows them all the same. They are somebody else's,
+    and not judged. Source: ``/sys/bus/pci/devices`` against nvidia-smi.
+    """
+    others = _others(hardware)
+    if others:
+        container = hardware.kernel.container
+        yield Finding(
+            "cards.withheld",
+            "info",
+            f"{len(others)} of {len(hardware.gpus)} GPUs of the machine are not given to this {container} container, "
+            "or not known to its driver",
+            f"Start the {container} container with all GPUs, if they are to serve here",
+            "/sys/bus/pci/devices",
+        )
 
 
 def bound(hardware: Hardware, use: Use) -> Iterator[Finding]:
@@ -289,9 +328,12 @@ def bound(hardware: Hardware, use: Use) -> Iterator[Finding]:
             "cards.bound",
             "warning" if given and len(cards) < len(hardware.gpus) else "error",
             f"The kernel's driver {driver} has {_named(cards)}, not NVIDIA's",
-            "Take them from the virtual machine's configuration and reboot, if they are to serve here"
-            if given
-            else f"Keep it out: write 'blacklist {driver}' to /etc/modprobe.d, run update-initramfs -u and reboot",
+            _host(hardware)
+            + (
+                "Take them from the virtual machine's configuration and reboot, if they are to serve here"
+                if given
+                else f"Keep it out: write 'blacklist {driver}' to /etc/modprobe.d, run update-initramfs -u and reboot"
+            ),
             "/sys/bus/pci/devices",
         )
 
@@ -307,7 +349,7 @@ def old_driver(hardware: Hardware, use: Use) -> Iterator[Finding]:
         "driver.old",
         "error",
         f"The driver is {version}; CUDA {use.cuda}, which the release is built for, needs {least} or newer",
-        f"Install a driver of branch {least} or newer with its open kernel module, and reboot",
+        f"{_host(hardware)}Install a driver of branch {least} or newer with its open kernel module, and reboot",
         COMPATIBLE,
     )
 
@@ -324,7 +366,7 @@ def denied(hardware: Hardware, use: Use) -> Iterator[Finding]:
 
 def unheld(hardware: Hardware, use: Use) -> Iterator[Finding]:
     """Packages that unattended-upgrades may replace under the running engine. Source: pando85/homelab#4110."""
-    free = sorted(set(hardware.driver.packages) - set(hardware.driver.held))
+    free = sorted(name for name in set(hardware.driver.packages) - set(hardware.driver.held) if not APART.match(name))
     if not free:
         return
     some = len(free) > SHOWN
@@ -350,8 +392,8 @@ def secure_boot(hardware: Hardware, use: Use) -> Iterator[Finding]:
             "driver.secure_boot",
             "error",
             "Secure Boot on, DKMS key not enrolled: the kernel will reject the NVIDIA module",
-            "Enrol it: mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, and confirm at the console; or use "
-            "signed modules, such as linux-modules-nvidia-580-server-open-generic",
+            f"Enrol it: {ENROL}, reboot, and confirm at the console; or use signed modules, such as "
+            "linux-modules-nvidia-580-server-open-generic",
             "linux-surface/linux-surface#906",
         )
 
@@ -652,6 +694,7 @@ def fabric(hardware: Hardware, use: Use) -> Iterator[Finding]:
             "fabric.state",
             "error",
             f"The NVLink fabric is not ready ({state}) on {_named(cards)}: CUDA would fail with error 802",
+            f"{_host(hardware)}"
             "Run systemctl status nvidia-fabricmanager, install it in the driver's very version if it is missing, and "
             "start it; where it had run before, reset all GPUs (nvidia-smi --gpu-reset) or reboot as well",
             "NVIDIA/NVSentinel#883",
@@ -664,7 +707,7 @@ def numa(hardware: Hardware, use: Use) -> Iterator[Finding]:
     for gpu in hardware.gpus:
         if gpu.numa is not None and gpu.numa >= 0:
             places.setdefault(gpu.numa, []).append(gpu)
-    if len(places) > 1 and not _nvlinked(hardware):
+    if len(places) > 1 and not nvlinked(hardware):
         shown = "; ".join(f"{_named(cards)}: node {place}" for place, cards in sorted(places.items()))
         remedy = "Keep tensor parallelism inside one NUMA node where the model fits, and pipeline stages across them"
         seen = f"The GPUs are on several NUMA nodes: {shown}"
@@ -807,6 +850,7 @@ RULES: tuple[Rule, ...] = (
     mismatch,
     unreadable,
     unlisted,
+    withheld,
     bound,
     old_driver,
     denied,
@@ -841,6 +885,21 @@ CARDS: tuple[Rule, ...] = (
     *(iommu, acs, peers, width, generation, nvlinks, numa, shared_memory),
 )
 """Rules about the GPUs of an instance, and what is between them."""
+
+
+def _others(hardware: Hardware) -> list[GpuState]:
+    """In a container whose nvidia-smi knows some GPUs: those that it does not know."""
+    unknown = [gpu for gpu in hardware.gpus if gpu.index is None]
+    return unknown if hardware.kernel.container and len(unknown) < len(hardware.gpus) else []
+
+
+def _given(hardware: Hardware) -> Hardware:
+    """The node without the GPUs that it was not given, and without what the machine's log says of those."""
+    others = {gpu.address for gpu in _others(hardware)}
+    if not others:
+        return hardware
+    xids = hardware.xids if hardware.xids is None else tuple(xid for xid in hardware.xids if xid.address not in others)
+    return replace(hardware, gpus=tuple(gpu for gpu in hardware.gpus if gpu.address not in others), xids=xids)
 
 
 def _own(hardware: Hardware, gpus: Sequence[int]) -> Hardware:
@@ -880,19 +939,12 @@ def _direct(hardware: Hardware) -> bool:
     """Whether there are GPUs that may reach each other over PCIe alone. Where the driver refuses it to all of them,
     NCCL does not try.
     """
-    if len(hardware.gpus) < 2 or _nvlinked(hardware):
+    if len(hardware.gpus) < 2 or nvlinked(hardware):
         return False
     over_pcie = [pair for pair, word in hardware.links.items() if not word.startswith("NV")]
     told = [hardware.peers[pair] for pair in over_pcie if pair in hardware.peers]
     all_told = over_pcie and len(told) == len(over_pcie)
     return not (all_told and all(any(word not in ("", "OK") for word in words) for words in told))
-
-
-def _nvlinked(hardware: Hardware) -> bool:
-    """Whether every pair has NVLink: by the topology, else by the cards' links."""
-    if hardware.links:
-        return all(word.startswith("NV") for word in hardware.links.values())
-    return all(gpu.nvlinks and gpu.nvlinks[0] for gpu in hardware.gpus)
 
 
 def _fallback(use: Use, finding: Finding) -> Finding:

@@ -45,6 +45,9 @@ _PACKAGES = re.compile(
     r"datacenter-gpu-manager|nvlsm|libnvsdm"
 )
 
+_FIRST_PIDS = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of include/linux/proc_ns.h."""
+
 _MODULE = re.compile(r"(?:.*/)?nvidia(?:-current|-tesla(?:-\d+)?)?(?:-open)?\.ko(?:\.\w+)?")
 """The driver's own module in modules.dep; Debian's names are nvidia-current.ko and nvidia-current-open.ko."""
 
@@ -157,7 +160,10 @@ def iommu(command_line: str, units: bool | None, types: Sequence[str]) -> Iommu:
 
 
 def container(root: Path) -> str:
-    """systemd's name of the kind of container that the node is, from where that looks: systemd-detect-virt(1)."""
+    """systemd's name of the kind of container that the node is, from where that looks: systemd-detect-virt(1).
+
+    Kubernetes leaves no mark; a process that is not of the kernel's first namespace of processes is in some container.
+    """
     marked = probes.word(root / "run/systemd/container")
     if marked:
         return marked
@@ -166,7 +172,11 @@ def container(root: Path) -> str:
             return entry.partition(b"=")[2].decode("utf-8", "replace")
     if (root / "run/.containerenv").exists():
         return "podman"
-    return "docker" if (root / ".dockerenv").exists() else ""
+    if (root / ".dockerenv").exists():
+        return "docker"
+    with contextlib.suppress(OSError):
+        return "" if os.readlink(root / "proc/self/ns/pid") == _FIRST_PIDS else "container-other"
+    return ""
 
 
 def memory(ask: probes.Ask, root: Path) -> Memory:
@@ -243,8 +253,14 @@ def loaded(text: str) -> tuple[str, Flavour]:
 
 
 def library(root: Path) -> str:
-    """Version of the libcuda that programs find: in the linker's own folders, then in those of distributions."""
+    """Version of the driver's libcuda that programs find: in the linker's own folders, then in those of distributions.
+
+    That of CUDA's forward compatibility is not the driver's, and of another version by its purpose. In containers it is
+    found first: NVIDIA/nvidia-container-toolkit#906.
+    """
     for folder in (*linker_folders(root), *_LIBRARY_FOLDERS):
+        if "compat" in probes.resolve(folder, root).split("/"):
+            continue
         target = probes.resolve(f"{folder}/libcuda.so.1", root)
         found = re.fullmatch(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)", os.path.basename(target))
         if found and probes.below(root, target).exists():

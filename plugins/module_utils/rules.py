@@ -42,6 +42,9 @@ DRIVERS = (
 )
 """Findings that another driver, or a reboot into it, makes go away."""
 
+ACCEPTABLE = ("cards", "cuda", "driver", "fabric", "kernel", "memory", "nvlink", "pcie", "weights", "xid")
+"""Rooms and kinds of findings about hardware and weights that an operator may know better about."""
+
 BOOT = ("pcie.iommu", "pcie.acs")
 """Findings that boot parameters make go away."""
 
@@ -68,7 +71,13 @@ def judge(
         )
     # In a container the kernel is the host's: no role sets it right.
     contained = hardware is not None and bool(hardware.kernel.container)
-    return found if contained else [_mended(finding, settings) for finding in found]
+    judged = found if contained else [_mended(finding, settings) for finding in found]
+    return [
+        replace(finding, severity="warning")
+        if finding.severity == "error" and finding.id in settings.accepted
+        else finding
+        for finding in judged
+    ]
 
 
 def _mended(finding: Finding, settings: NodeSettings) -> Finding:
@@ -142,6 +151,21 @@ def distribution(settings: NodeSettings, facts: NodeFacts, release: Release) -> 
             )
         ]
     return []
+
+
+def systemd(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """An instance is a unit of systemd; a container that is rented often has another init. Source: sd_booted(3)."""
+    if facts.systemd is not False:
+        return []
+    return [
+        Finding(
+            "node.systemd",
+            "error",
+            "systemd does not run on the node, which would start, watch and restart the engine",
+            "Use a machine or a container that boots systemd; one that only runs a command has none",
+            "https://man7.org/linux/man-pages/man3/sd_booted.3.html",
+        )
+    ]
 
 
 def glibc(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
@@ -425,7 +449,8 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
                 "roles/model_weights/README.md",
             )
         )
-    if files.stock:
+    # What cannot be looked into is neither missing nor damaged; role sglang_server looks as the service user.
+    if files.stock and not files.unseen:
         found += [fault for fault in weights.judge(files.stock) if fault.id not in settings.model_waived]
     if not files.files and not found:
         found.append(
@@ -489,9 +514,27 @@ def user(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fin
     ]
 
 
+def accepted(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """An operator may know hardware and weights better, and nothing else. Source: ``ACCEPTABLE``."""
+    strangers = [name for name in settings.accepted if name.partition(".")[0] not in ACCEPTABLE or "." not in name]
+    if not strangers:
+        return []
+    return [
+        Finding(
+            "preflight.accepted",
+            "error",
+            f"preflight_accepted names {', '.join(strangers)}",
+            f"Name ids of findings only, which begin with one of: {', '.join(ACCEPTABLE)}",
+            "roles/preflight/README.md",
+        )
+    ]
+
+
 RULES = (
+    accepted,
     architecture,
     distribution,
+    systemd,
     glibc,
     python,
     python_headers,

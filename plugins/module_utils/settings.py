@@ -37,6 +37,7 @@ class NodeSettings:
     ``p2p_fallback``   whether the instance does without direct access between GPUs
     ``driver_managed``, ``boot_managed``   whether role ``nvidia_driver``, and role ``node_settings`` with leave to
                     write boot parameters, run after the judgement
+    ``accepted``       ids of errors about hardware or weights that are told as warnings
     ``gpus``           nvidia-smi's numbers of those that the instance may use; all of them where it is empty
     ``model_waived``   ids of findings about the model's files that other settings make void
     """
@@ -65,6 +66,7 @@ class NodeSettings:
     p2p_fallback: bool = False
     driver_managed: bool = False
     boot_managed: bool = False
+    accepted: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
 
 

@@ -51,6 +51,8 @@ TIMEOUT = 30
 TRIES = 6
 """Seconds that a connection may be silent, and attempts in a row that may bring no byte."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 LEDGER, STATE, LOCK = "verified.json", "state.json", "lock"
 
 ONCE_MORE = "Run this again: it goes on where it ended"
@@ -395,8 +397,8 @@ class Transfer:
                 except WeightsError:
                     raise
                 except (OSError, http.client.HTTPException) as error:
-                    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                        raise WeightsError(_full(part)) from error
+                    if isinstance(error, OSError) and error.errno in FULL:
+                        raise WeightsError(_full(part.parent)) from error
                     why = _said(error)
                 vain = 0 if position > before else vain + 1
                 if vain >= TRIES:
@@ -407,7 +409,7 @@ class Transfer:
                 stream.flush()
                 os.fsync(descriptor)
             except OSError as error:
-                raise WeightsError(_full(part)) from error
+                raise WeightsError(_full(part.parent)) from error
         return digest.hexdigest()
 
     def _again(self, stream: BinaryIO, position: int) -> int:
@@ -462,8 +464,12 @@ def detach(work: Callable[[], object]) -> None:
 def fetch(transfer: Transfer) -> None:
     """Run a transfer, and leave word of how far it is and of what it failed at, if it did."""
 
+    folder = transfer.folder
+
     def tell(progress: weights.Progress) -> None:
-        transfer.folder.tell({"running": True, "pid": os.getpid(), "text": str(progress), "findings": []})
+        # A full disk ends the transfer itself, not the word of how far it is.
+        with contextlib.suppress(OSError):
+            folder.tell({"running": True, "pid": os.getpid(), "text": str(progress), "findings": []})
 
     try:
         transfer.run(tell)
@@ -471,11 +477,19 @@ def fetch(transfer: Transfer) -> None:
         found = list(error.findings)
     except OSError as error:
         remedy = "Mend that, and run this again"
-        found = [Finding("weights.failed", "error", f"{transfer.folder.path}: {_said(error)}", remedy, HERE)]
+        failed = Finding("weights.failed", "error", f"{folder.path}: {_said(error)}", remedy, HERE)
+        found = [_full(folder.own) if error.errno in FULL else failed]
     else:
         return
-    with contextlib.suppress(OSError):
-        transfer.folder.tell({"running": False, "text": str(transfer.progress()), "findings": as_dicts(found)})
+    state = {"running": False, "text": str(transfer.progress()), "findings": as_dicts(found)}
+    try:
+        folder.tell(state)
+    except OSError:
+        # The room for it: what a part loses at its end is fetched again.
+        for part in folder.own.glob("*.incomplete"):
+            os.truncate(part, max(0, _length(part) - CHUNK))
+        with contextlib.suppress(OSError):
+            folder.tell(state)
 
 
 # --- from node to node
@@ -601,6 +615,13 @@ def listening_address(name: str) -> str:
     if name != address and ipaddress.ip_address(address).is_loopback:
         seen = f"{name} stands for {address} on its own node, which no other node reaches"
         raise WeightsError(Finding("weights.seed_address", "error", seen, remedy, source))
+    try:
+        # Clouds reach a node by an address that is translated on the way.
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        seen = f"{f'{name}, ' if name != address else ''}{address}, cannot be listened on here: {_said(error)}"
+        raise WeightsError(Finding("weights.seed_address", "error", seen, remedy, source)) from error
     return address
 
 
@@ -630,8 +651,8 @@ def _refused(file: Wanted, error: urllib.error.HTTPError) -> Exception:
     return WeightsError(Finding("weights.refused", "error", seen, "Check proxy and address", HERE))
 
 
-def _full(part: Path) -> Finding:
-    seen = f"the file system of {part.parent.parent} is full; {free_bytes(part.parent) / 1e9:.1f} GB are free"
+def _full(own: Path) -> Finding:
+    seen = f"the file system of {own.parent} is full; {free_bytes(own) / 1e9:.1f} GB are free"
     return Finding("weights.disk", "error", seen, "Free space: what was fetched is kept. " + ONCE_MORE, "write(2)")
 
 

@@ -42,18 +42,21 @@ _RSYNC = re.compile(r"\..+\.(?:safetensors|json|model)\.[A-Za-z0-9]{6}")
 OTHER_FORMATS = (".bin", ".gguf", ".pt", ".pth")
 """Weights that SGLang loads and that have no header to judge them by (``srt/model_loader/weight_utils.py``)."""
 
-TOKENIZERS = (
-    "tokenizer.json",
-    "*tokenizer.model*",
-    "vocab.json",
-    "vocab.txt",
-    "tiktoken.model",
-    "*.tiktoken",
-    "tekken.json",
-    "spiece.model",
-    "sentencepiece*.model",
+NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
+"""Of those formats, what trainers leave and SGLang leaves out (``filter_files_not_needed_for_inference``)."""
+
+INDEXED_FORMATS = (
+    *("auto", "safetensors", "fastsafetensors", "instanttensor", "layered", "flash_rl", "bitsandbytes"),
+    "runai_streamer",
 )
+"""Values of ``--load-format`` that load what the index names; others have files of their own, or none
+(``srt/model_loader/loader.py``)."""
+
+TOKENIZERS = ("tokenizer.json", "*.tok.json", "tekken.json", "*tokenizer.model*", "*.model", "*.tiktoken", "*vocab*")
 """Files that a tokenizer of ``transformers`` or Mistral is made from; one of them tells that it is there."""
+
+MTP = "mtp.safetensors"
+"""Loaded though no index names it (``maybe_add_mtp_safetensors`` in ``srt/model_loader/weight_utils.py``)."""
 
 LARGEST_HEADER = 100_000_000
 """Bytes; the safetensors format refuses longer headers."""
@@ -70,7 +73,7 @@ EXCLUDED = ("*/*.safetensors", "consolidated*.safetensors", "original/*", "onnx/
 folders ``original`` and ``metal`` hold the same weights again."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_KEYS = {"huggingface": ("repository", "revision", "include", "exclude"), "url": ("url",), "folder": ("folder",)}
+_KEYS = {"huggingface": ("repository", "revision", "include", "exclude"), "url": (), "folder": ("folder",)}
 FETCHED = tuple(_KEYS)
 """Sources that role ``model_weights`` fetches from."""
 _LISTED = re.compile(r"\\?([0-9a-fA-F]{64}) [ *](.+)")
@@ -122,8 +125,17 @@ class Stock:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Shards that ought to be there."""
+        """Shards that ought to be there: none where there are only other weights, which SGLang then loads."""
+        if not self.shards and any(name.endswith(".bin") for name in self.others):
+            return ()
         return tuple(name for name in self.named if name not in self.shards)
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Shards that a readable index does not name, which SGLang does not load; or those that do not fit others."""
+        if not self.named or (self.indexed and self.index):
+            return ()
+        return tuple(name for name in self.shards if name not in (*self.named, MTP))
 
 
 def take(folder: Path, shown: str = "") -> Stock:
@@ -150,7 +162,7 @@ def take(folder: Path, shown: str = "") -> Stock:
         broken=broken,
         partial=tuple(name for name in names if _is_partial(name) and not name.startswith(f"{OWN}/")),
         indexes=tuple(name for name in top if name.endswith(".safetensors.index.json") and name != INDEX),
-        others=tuple(name for name in top if name.endswith(OTHER_FORMATS)),
+        others=_others(top),
         tokenizer=_has_tokenizer(top),
         bytes=size,
     )
@@ -221,8 +233,15 @@ def shards_present(stock: Stock) -> list[Finding]:
 
 def shards_whole(stock: Stock) -> list[Finding]:
     """A shard ends where its header says. SGLang tells otherwise minutes into loading. Source: lyogavin/airllm#137."""
+    unread = stock.strangers if stock.indexed else ()
     return [
-        Finding("weights.broken", "error", f"{stock.path}/{name} {why}", "Fetch this file again", "lyogavin/airllm#137")
+        Finding(
+            "weights.broken",
+            "warning" if name in unread else "error",
+            f"{stock.path}/{name} {why}{', and no index names it' if name in unread else ''}",
+            "Move it away" if name in unread else "Fetch this file again",
+            "lyogavin/airllm#137",
+        )
         for name, why in stock.broken.items()
     ]
 
@@ -231,7 +250,7 @@ def none_partial(stock: Stock) -> list[Finding]:
     """What a downloader left unfinished: harmless beside a complete model, else what it was at. Source: C23's links."""
     if not stock.partial:
         return []
-    whole = not (stock.index or stock.missing or stock.broken)
+    whole = not (stock.index or stock.missing or any(fault.severity == "error" for fault in shards_whole(stock)))
     return [
         Finding(
             "weights.partial",
@@ -257,10 +276,8 @@ def none_foreign(stock: Stock) -> list[Finding]:
     Source: ``filter_duplicate_safetensors_files`` in ``srt/model_loader/weight_utils.py``, which leaves out what the
     index does not name.
     """
-    strangers = [name for name in stock.shards if stock.named and name not in stock.named]
-    if stock.indexed and stock.index:
-        strangers = []
-    foreign = [*strangers, *stock.indexes]
+    published = "consolidated*.safetensors*"  # beside the shards, by Mistral, with the same weights
+    foreign = [name for name in (*stock.strangers, *stock.indexes) if not fnmatch.fnmatchcase(name, published)]
     if not foreign:
         return []
     seen = (
@@ -407,7 +424,7 @@ def announced(source: str, wanted: Sequence[Wanted]) -> list[Finding]:
         path=source,
         named=_implied(shards),
         shards=shards,
-        others=tuple(name for name in top if name.endswith(OTHER_FORMATS)),
+        others=_others(top),
         tokenizer=_has_tokenizer(top),
     )
     found = [finding for rule in (some_weights, shards_present, a_tokenizer) for finding in rule(stock)]
@@ -438,6 +455,7 @@ def identity(given: Mapping[str, Any]) -> dict[str, Any]:
     source = given["source"]
     what = {"source": source, **{key: given[key] for key in _KEYS[source]}}
     if source == "url":
+        # By their hashes they are the same from any mirror.
         what["checksums"] = hashlib.sha256(str(given["checksums"]).strip().encode()).hexdigest()
     return what
 
@@ -572,10 +590,13 @@ def judge_settings(values: Mapping[str, Any]) -> list[Finding]:
 def waived(flags: Mapping[str, Any]) -> list[str]:
     """Ids of findings about a model's folder that do not count with these flags of SGLang, in any spelling of them.
 
-    Weights that SGLang invents (``--load-format dummy``) need no files, and a tokenizer may lie elsewhere.
+    Weights that SGLang invents (``--load-format dummy``) need no files, other formats have files of their own, and a
+    tokenizer may lie elsewhere.
     """
     given = {str(name).strip().lstrip("-").replace("_", "-"): value for name, value in flags.items()}
-    found = ["weights.none"] if given.get("load-format") == "dummy" else []
+    format_ = given.get("load-format") or "auto"
+    rooms = ("index", "none", "missing", "broken", "partial", "foreign")
+    found = [] if format_ in INDEXED_FORMATS else [f"weights.{fault}" for fault in rooms]
     elsewhere = given.get("tokenizer-path") or given.get("skip-tokenizer-init") not in (None, False, "")
     return [*found, "weights.tokenizer"] if elsewhere else found
 
@@ -654,6 +675,10 @@ def _has_tokenizer(names: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in TOKENIZERS)
 
 
+def _others(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name.endswith(OTHER_FORMATS) and name not in NO_WEIGHTS)
+
+
 def _is_partial(name: str) -> bool:
     return name.endswith(PARTIAL) or _RSYNC.fullmatch(os.path.basename(name)) is not None
 
@@ -698,5 +723,7 @@ def _implied(shards: Sequence[str]) -> tuple[str, ...]:
     for shard in shards:
         if parts := _NUMBERED.fullmatch(shard):
             before, _number, of, count, end = parts.groups()
-            named |= {f"{before}{number:05}{of}{count}{end}" for number in range(1, int(count) + 1)}
+            # Some begin at 0.
+            first = 0 if f"{before}00000{of}{count}{end}" in shards else 1
+            named |= {f"{before}{number:05}{of}{count}{end}" for number in range(first, int(count) + first)}
     return tuple(sorted(named))

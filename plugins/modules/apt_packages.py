@@ -80,6 +80,10 @@ from ansible_collections.inference.sglang.plugins.module_utils.findings import F
 def present(module: AnsibleModule, packages: list[str]) -> tuple[list[apt.Change], list[Finding]]:
     """Install what is missing; the steps. Raises AptError."""
     node = apt_install.installed(module.run_command)
+    apt_install.stop(
+        module.fail_json,
+        apt_install.interrupted(node, lambda name: name in packages or bool(apt_install.CUDA.match(name))),
+    )
     latest = module.params["state"] == "latest"
     wanted = packages if latest else apt_install.missing(packages, node)
     if not wanted:
@@ -139,7 +143,9 @@ def main():
             apt_install.stop(module.fail_json, apt.judge(apt.Installation(tuple(packages))))
             steps, findings = present(module, packages)
             node = apt_install.installed(module.run_command)
-            mine = {*names, *(step.package for step in steps if apt_install.CUDA.match(step.package))}
+            # What they need, too, also where a run that was killed before it held that had installed it.
+            needed = {*apt_install.needed(module.run_command, names), *(step.package for step in steps)}
+            mine = {*names, *(name for name in needed if apt_install.CUDA.match(name))}
             if module.params["hold"]:
                 held = sorted(name for name in mine - node.held if name in node.versions or module.check_mode)
             else:

@@ -181,7 +181,8 @@ def main():
         supports_check_mode=True,
     )
     # A proxy without a password is no secret, and blanking it would blank parts of the URL as well.
-    module.no_log_values = credentials.secrets({"proxy": module.params["proxy"]})
+    given = {name: module.params[name] for name in ("proxy", "key") if apt.is_url(module.params[name])}
+    module.no_log_values = credentials.secrets(given)
     module.run_command_environ_update = apt_install.LOCALE
     present = module.params["state"] == "present"
     if present:

@@ -223,7 +223,7 @@ def find_files(module: AnsibleModule, what: dict) -> tuple[list, transfers.Sourc
     if seed := given["seed"]:
         if seed["manifest"]["what"] != what:
             seen = "the node that was to be copied from holds another model, or another revision of it"
-            remedy = "Run this for that node first, or give both the same settings"
+            remedy = "Run this for that node first, or name a host with this model in model_weights_seed"
             raise weights.WeightsError(Finding("weights.seed", "error", seen, remedy, weights.HERE))
         source = transfers.Source({"Authorization": f"Bearer {seed['token']}"}, direct=True)
         return weights.from_manifest(seed["manifest"], seed["url"]), source, seed["url"]
@@ -295,13 +295,16 @@ def main() -> None:
             },
             "python": {"type": "path", "default": ""},
             "list_script": {"type": "str", "default": ""},
-            "environment": {"type": "dict", "default": {}},
+            "environment": {"type": "dict", "default": {}, "no_log": True},
             "connections": {"type": "int", "default": 8},
             "timeout": {"type": "int", "default": 43200},
         },
         supports_check_mode=True,
     )
     given = module.params
+    # As in module uv: no_log keeps the arguments out of logs, and would blank every "1" of the environment in results.
+    tokens = {given["token"], (given["seed"] or {}).get("token", "")} - {""}
+    module.no_log_values = credentials.secrets(given["environment"]) | tokens
     what = weights.identity(given)
     folder = transfers.Folder(Path(given["path"]), what)
     result = {"path": given["path"], "running": False, "progress": "", "findings": []}

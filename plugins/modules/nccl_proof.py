@@ -13,7 +13,8 @@ description:
   - A collective that hangs is ended at its limit, with every process of it, and told with what it likely comes from.
   - What was proven is recorded under a digest of cards, links, driver, libraries and NCCL's variables. Where a good
     record of these lies there, nothing is run.
-  - Nothing is run either while any process holds one of these GPUs, nor for an instance on one GPU.
+  - Nothing is run either while any process holds one of these GPUs or the instance starts, for an instance on one GPU,
+    nor where the plan names GPUs otherwise than by number.
 author:
   - The inference.sglang contributors (@inference-sglang)
 extends_documentation_fragment:
@@ -61,7 +62,7 @@ options:
   nccl_tests:
     description:
       - Folder of C(all_reduce_perf) and C(sendrecv_perf) of NVIDIA's nccl-tests, which run in the place of
-        O(rank_script) where there are both. Where it is not set, the PATH is looked through.
+        O(rank_script) where there are both. Where it is not set, the PATH is looked through for such that start.
     type: path
   force:
     description: Run even where a good record lies there.
@@ -145,7 +146,14 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import collectives, proving, ranks, readings, wheels
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    collectives,
+    health,
+    proving,
+    ranks,
+    readings,
+    wheels,
+)
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts, as_text, errors
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
 from ansible_collections.inference.sglang.plugins.module_utils.plan import DIGEST_VARIABLE, as_user
@@ -156,6 +164,9 @@ SIZES = {"nccl": [64 << 10, 256 << 20], "gloo": [64 << 10, 4 << 20]}
 # Without a GPU there are as many.
 PROCESSES = 2
 
+# Not where TMPDIR says: with pam_tmpdir that is a folder of root alone, and the ranks are the service user's.
+TEMPORARY = "/tmp"  # noqa: S108 # made by mkdtemp
+
 
 def versions(plan: dict) -> dict[str, str]:
     """Of the release, what collectives depend on; empty where no complete release lies there."""
@@ -164,19 +175,27 @@ def versions(plan: dict) -> dict[str, str]:
     return {name: found[name] for name in sorted(found) if name == "torch" or name.startswith("nvidia-nccl")}
 
 
-def programs(module: AnsibleModule) -> dict[str, Path]:
-    """nccl-tests by collective; empty unless all are there."""
+def programs(module: AnsibleModule, given: dict[str, str], logs: Path) -> dict[str, Path]:
+    """nccl-tests by collective; empty unless all are there. Those that nobody named must start: others may be built
+    for an MPI or a CUDA that is not there, which says nothing of the GPUs.
+    """
     folder = module.params["nccl_tests"]
     found = {}
     for collective, name in proving.PROGRAMS.items():
         path = shutil.which(name, path=folder) if folder else module.get_bin_path(name)
-        if path:
+        usage = [*bound(module.params["plan"]), str(path), "-h"]
+        if path and (folder or ranks.bounded(usage, given, 10, logs / name).status == 0):
             found[collective] = Path(path)
     return found if len(found) == len(proving.PROGRAMS) else {}
 
 
-def environment(plan: dict, backend: str) -> dict[str, str]:
-    """What systemd gives a unit of its own, the unit's, and what is to be seen of NCCL."""
+def bound(plan: dict) -> list[str]:
+    """What runs a program as the service user that must not outlive this one, as the rank script does not."""
+    return [*as_user(plan["user"]), "--pdeathsig", "KILL"]
+
+
+def environment(plan: dict, backend: str, chosen: list[int]) -> dict[str, str]:
+    """What systemd gives a unit of its own, the unit's, and what is to be seen of NCCL. ``chosen``: ranks to GPUs."""
     given = {"LANG": "C.UTF-8", "PATH": SEARCH_PATH, "USER": plan["user"], "LOGNAME": plan["user"]}
     given |= {name: str(value) for name, value in plan["environment"].items()}
     # A process that has it counts as the instance's.
@@ -186,7 +205,9 @@ def environment(plan: dict, backend: str) -> dict[str, str]:
         return given | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
         given.pop(name, None)
-    return given | {"NCCL_DEBUG": "INFO"}
+    # CUDA's own order is another one where cards differ.
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, chosen))}
+    return given | {"NCCL_DEBUG": "INFO"} | order
 
 
 class Work:
@@ -205,9 +226,10 @@ class Work:
         folder.chmod(0o711)
         parameters = self.module.params
         clock = proving.Clock(parameters["timeout"])
-        tests = programs(self.module) if self.backend == "nccl" else {}
-        if tests:
-            return self._by_tests(tests, folder, clock)
+        if self.backend == "nccl":
+            given = self._of_tests()
+            if tests := programs(self.module, given, folder):
+                return self._by_tests(tests, given, folder, clock)
         stores = folder / "stores"
         stores.mkdir(mode=0o700)
         shutil.chown(stores, self.plan["user"])
@@ -215,7 +237,8 @@ class Work:
         script.write_text(parameters["rank_script"], encoding="utf-8")
         script.chmod(0o644)
         command = [*as_user(self.plan["user"]), self.plan["command"][0], str(script), self.backend]
-        with ranks.Ranks(command, len(self.chosen), environment(self.plan, self.backend), folder) as started:
+        given = environment(self.plan, self.backend, self.chosen)
+        with ranks.Ranks(command, len(self.chosen), given, folder) as started:
             prover = proving.Prover(
                 started, stores, self.sizes, parameters["repeats"], parameters["step_timeout"], clock
             )
@@ -223,23 +246,37 @@ class Work:
         self.left = started.left
         return list(collectives.renamed(runs, self.chosen))
 
-    def _by_tests(self, tests: dict[str, Path], folder: Path, clock: proving.Clock) -> list[collectives.Run]:
-        given = environment(self.plan, self.backend)
-        # nccl-tests are to use the NCCL that the release uses.
+    def _of_tests(self) -> dict[str, str]:
+        """The environment of nccl-tests, which are to use the NCCL that the release uses."""
+        given = environment(self.plan, self.backend, self.chosen)
         libraries = [
             str(path) for path in Path(self.plan["release_path"]).glob("lib/python*/site-packages/nvidia/nccl/lib")
         ]
         given["LD_LIBRARY_PATH"] = ":".join([*libraries, *filter(None, [given.get("LD_LIBRARY_PATH")])])
+        return given
+
+    def _by_tests(
+        self, tests: dict[str, Path], given: dict[str, str], folder: Path, clock: proving.Clock
+    ) -> list[collectives.Run]:
         runs, self.left = proving.prove_by_tests(
             programs=tests,
             ranks=self.chosen,
             size=max(self.sizes),
             environment=given,
-            prefix=as_user(self.plan["user"]),
+            prefix=bound(self.plan),
             limits=(self.module.params["step_timeout"], clock),
             logs=folder,
         )
         return runs
+
+
+def running_unit(instance: str) -> str:
+    """The instance's unit where systemd runs it, starts it, or is about to; else empty."""
+    try:
+        state = health.unit_state(instance)
+    except OSError:  # no systemd
+        return ""
+    return health.unit_name(instance) if state.active and not state.over else ""
 
 
 def printed(folder: Path) -> str:
@@ -250,19 +287,20 @@ def printed(folder: Path) -> str:
 
 def prove(module: AnsibleModule, work: Work, hardware: Hardware, log: Path) -> tuple[collectives.Proof, str]:
     """Run it, and leave nothing behind: no process, no segment of shared memory, no file."""
+    parameters = module.params
     owner = pwd.getpwnam(work.plan["user"]).pw_uid
     before = ranks.segments()
-    if work.backend == "nccl" and (program := module.get_bin_path("nvidia-modprobe")):
-        # Makes /dev/nvidia-uvm where nothing else did since the boot, as the unit does.
-        module.run_command([program, "-u", "-c=0"])
     with contextlib.suppress(OSError, ValueError):
         # As the unit has it; ssh gives a few megabytes.
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    with tempfile.TemporaryDirectory(prefix="nccl_proof-") as name:
+    with tempfile.TemporaryDirectory(prefix="nccl_proof-", dir=TEMPORARY) as name:
+        if work.backend == "nccl" and (program := module.get_bin_path("nvidia-modprobe")):
+            # Makes /dev/nvidia-uvm where nothing else did since the boot, as units do. A broken driver hangs at it.
+            log_of_it = Path(name) / "nvidia-modprobe.log"
+            ranks.bounded([program, "-u", "-c=0"], {"PATH": SEARCH_PATH}, parameters["step_timeout"], log_of_it)
         runs = work.run(Path(name))
         text = printed(Path(name))
     swept = ranks.sweep(before, owner)
-    parameters = module.params
     wrong = any(run.outcome != "passed" for run in runs) or work.left
     return collectives.Proof(
         backend=work.backend,
@@ -300,6 +338,8 @@ def main():
     backend = parameters["backend"] if parameters["backend"] != "auto" else ("nccl" if there else "gloo")
     chosen = collectives.chosen(plan, sorted(there)) if backend == "nccl" else list(range(PROCESSES))
     nothing = {"changed": False, "ran": False, "record": "", "log": "", "seconds": None, "groups": {}, "findings": []}
+    if chosen is None:
+        module.exit_json(**{**nothing, "findings": as_dicts([collectives.unnumbered(plan)])})
     if len(chosen) < 2:
         module.exit_json(**nothing)
 
@@ -325,7 +365,8 @@ def main():
     }
     if known.get("passed") and not parameters["force"]:
         module.exit_json(**last)
-    if held := collectives.held(hardware, chosen if backend == "nccl" else (), known):
+    gpus, unit = (chosen, running_unit(plan["name"])) if backend == "nccl" else ((), "")
+    if held := collectives.held(hardware, gpus, known, unit):
         module.exit_json(**{**last, "findings": as_dicts([held])})
     if module.check_mode:
         module.exit_json(**{**last, "changed": True, "ran": True})

@@ -170,6 +170,9 @@ def removed(module: AnsibleModule, packages: tuple[str, ...]) -> list[apt.Change
 def change(module: AnsibleModule, situation: drivers.Situation) -> tuple[dict, list[Finding]]:
     """Bring the packages and their holds about; what was done. Raises AptError."""
     state, packages = module.params["state"], situation.packages
+    apt_install.stop(
+        module.fail_json, apt_install.interrupted(apt_install.installed(module.run_command), apt.is_driver)
+    )
     steps: list[apt.Change] = []
     findings: list[Finding] = []
     if state in ("present", "latest"):

@@ -124,6 +124,11 @@ options:
     description: Whether a role writes boot parameters afterwards, so that what they mend is no error.
     type: bool
     default: false
+  accepted:
+    description: Ids of errors about hardware or weights that are told as warnings.
+    type: list
+    elements: str
+    default: []
   recorded:
     description:
       - What this module returned as RV(facts) on a node, or a report with it. It is judged, and nothing is read.
@@ -368,12 +373,13 @@ def main() -> None:
             "driver_managed": {"type": "bool", "default": False},
             "boot_managed": {"type": "bool", "default": False},
             "gpus": {"type": "list", "elements": "int", "default": []},
+            "accepted": {"type": "list", "elements": "str", "default": []},
             "recorded": {"type": "raw"},
         },
         supports_check_mode=True,
     )
     named = {field.name: module.params[field.name] for field in fields(NodeSettings) if field.name in module.params}
-    lists = {name: tuple(module.params[name]) for name in ("packages", "gpus", "model_waived")}
+    lists = {name: tuple(module.params[name]) for name in ("accepted", "gpus", "model_waived", "packages")}
     settings = NodeSettings(**{**named, **lists})
     findings = releases.check(settings.release)
     facts, hardware = facts_of(module, settings)

@@ -319,9 +319,16 @@ def test_a_url_form_is_judged() -> None:
 def test_a_url_password_is_refused() -> None:
     assert ids(apt.judge_url("https://me:hunter2@h.example/x/")) == ["apt.url_password"]
     assert "hunter2" not in str(apt.judge_url("https://me:hunter2@h.example/x/")[0])
+    assert "hunter2" not in str(apt.judge_url("https://me:hunter2@h.example/x y")[0])
+    assert "hunter2" not in str(apt.key_given("http://me:hunter2@h.example/key.gpg")[0])
 
 
 # What apt-get update says
+
+
+def test_an_expired_key_that_comes_from_a_url_is_fetched_again_by_its_remedy() -> None:
+    (finding,) = apt.update_failed("signatures were invalid: EXPKEYSIG A4B469963BF863CC cudatools")
+    assert f"remove {apt.KEYRING}" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -338,9 +345,31 @@ def test_a_url_password_is_refused() -> None:
         ),
         ("because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\nE: is not signed.", "apt.key_sha1"),
         ("signatures were invalid: EXPKEYSIG A4B469963BF863CC cudatools", "apt.key_expired"),
+        # As Debian 13 verifies: a key that has expired since, a changed file, one that was cut, a page in its place.
+        (
+            "Err:1 file:/srv/r  InRelease\n  Sub-process /usr/bin/sqv returned an error code (1), error message is: "
+            "Signing key on 36E2009A16DA7314D0BE62CF9A6AD9ADB8054C9E is bad:            The primary key is not live   "
+            "because: Expired on 2025-01-31T00:00:00Z\nE: The repository 'file:/srv/r  InRelease' is not signed.",
+            "apt.key_expired",
+        ),
+        (
+            "error message is: Verifying signature:            Message has been manipulated\nE: is not signed.",
+            "apt.signature_wrong",
+        ),
+        (
+            "  Splitting up /var/lib/apt/lists/partial/_r_InRelease into data and signature failed\nE: is not signed.",
+            "apt.signature_wrong",
+        ),
+        (
+            "E: Failed to fetch file:/srv/r/InRelease  Clearsigned file isn't valid, got 'NOSPLIT' (does the network "
+            "require authentication?)\nE: The repository 'file:/srv/r  InRelease' is not signed.",
+            "apt.signature_wrong",
+        ),
         ("signatures were invalid: BADSIG A4B469963BF863CC cudatools", "apt.signature_wrong"),
         ("E: Conflicting values set for option Signed-By regarding source https://h/ /: a != b", "apt.second_owner"),
         ("E: The repository 'http://h  InRelease' is not signed.", "apt.unsigned"),
+        ("E: Release file for http://h/InRelease is not valid yet (invalid for another 6h 35min)", "apt.release_date"),
+        ("E: Release file for http://h/InRelease is expired (invalid since 7d 3h).", "apt.release_date"),
         ("Err:1 http://h  InRelease\n  Could not resolve 'h'", "apt.unreachable"),
         ("Err:1 http://h  InRelease\n  404  Not Found [IP: 10.0.0.1 80]", "apt.not_there"),
         ("E: Sub-process returned an error code", "apt.update"),

@@ -40,6 +40,17 @@ def test_installed_packages_are_read() -> None:
     ]
 
 
+def test_what_dpkg_has_not_finished_is_named() -> None:
+    states = ("unpacked", "half-configured", "half-installed", "installed", "config-files", "triggers-pending")
+    rows = "".join(f"nvidia-{state}\t580.95.05-1\tinstall\t{state}\n" for state in states)
+    found = apt_install.installed(Node({"--show": [(0, f"{rows}bash\t5\tinstall\tunpacked\n", "")]}))
+    (finding,) = apt_install.interrupted(found, apt.is_driver)
+    assert (finding.id, finding.severity) == ("apt.interrupted", "error")
+    assert finding.seen.endswith("installing nvidia-half-configured, nvidia-half-installed, nvidia-unpacked")
+    assert "dpkg --configure -a" in finding.remedy
+    assert apt_install.interrupted(apt_install.Packages({}, frozenset(), frozenset({"bash"})), apt.is_driver) == []
+
+
 def test_a_simulation_that_knows_the_package_asks_once() -> None:
     node = Node({"install": [DONE]})
     assert [step.line for step in apt_install.simulate(node, ["cuda-toolkit-13-0"])] == [STEP]
@@ -118,11 +129,14 @@ ARCHIVES = "E: Could not get lock /var/cache/apt/archives/lock. It is held by pr
 LOCKS = [
     "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 812 (apt-get)\nE: Unable to lock directory\n",
     ARCHIVES,
+    # As dpkg says it on Debian 11, 12 and 13.
+    "dpkg: error: dpkg status database is locked by another process\n",
     "dpkg: error: dpkg database lock was locked by another process with pid 812\n",
+    "dpkg: error: dpkg database lock was locked by /usr/bin/python3.13 process with pid 812\n",
     "dpkg: error: dpkg frontend lock was locked by another process with pid 812\n",
 ]
 NEEDS_LOCK: list[Callable[[Node], object]] = [
-    lambda node: apt_install.update(node),
+    apt_install.update,
     lambda node: apt_install.install(node, ["x"]),
     lambda node: apt_install.remove(node, ["x"]),
     lambda node: apt_install.hold(node, ["x"]),
@@ -173,6 +187,26 @@ def test_lists_are_there_where_a_file_of_theirs_is() -> None:
     assert apt_install.lists_are_there(Node({"indextargets": list(said)}), ["h_cuda_Packages.lz4"])
     assert not apt_install.lists_are_there(Node({"indextargets": list(said)}), ["other_Packages"])
     assert not apt_install.lists_are_there(Node({"indextargets": [(0, "\n", "")]}), ["h_cuda_Packages"])
+
+
+def test_what_a_package_needs_is_told_by_its_installed_dependencies() -> None:
+    said = "cuda-toolkit-13-0\n  Depends: cuda-nvcc-13-0\n    libc6:i386\ncuda-nvcc-13-0\nlibc6:i386\n<virtual>\n"
+    node = Node({"depends": [(0, said, ""), (100, "", "E: No packages found")]})
+    assert apt_install.needed(node, ["cuda-toolkit-13-0"]) == {"cuda-toolkit-13-0", "cuda-nvcc-13-0", "libc6"}
+    assert apt_install.needed(node, ["unknown"]) == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda-nvcc-13-0", "libcublas-dev-13-0", "libnvjitlink-13-0", "libnpp-13-0", "nsight-compute-2025.3.1"]
+)
+def test_packages_of_cuda_are_known_by_name(name: str) -> None:
+    assert apt_install.CUDA.match(name)
+
+
+@pytest.mark.parametrize("name", ["libcurl4", "libcups2", "libnvme1", "libnvpair3linux", "libc6", "gcc-12"])
+def test_packages_of_the_distribution_are_nobodys_to_hold(name: str) -> None:
+    """Held, they would miss the distribution's security updates."""
+    assert not apt_install.CUDA.match(name)
 
 
 def test_changes_held_by_others_are_refused() -> None:

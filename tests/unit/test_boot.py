@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,9 @@ REDIRECTING = ("0000:00:01.1", "0000:10:01.1")
         (node(acs=("EgressCtrl",)), Wanted(iommu="passthrough", bridges=REDIRECTING)),
         (node(gpus=1), Wanted()),
         (node(gpus=0), Wanted()),
+        # Preflight finds nothing wrong with it, either.
+        (replace(node(), links={(0, 1): "NV18"}), Wanted()),
+        (replace(node(), links={(0, 1): "PHB"}), Wanted(iommu="passthrough", bridges=REDIRECTING)),
     ],
 )
 def test_what_a_node_needs_follows_from_its_state(hardware: Hardware, expected: Wanted) -> None:

@@ -415,11 +415,23 @@ def test_only_what_collectives_read_of_the_environment_counts() -> None:
         ("4,5,6,7", {"gpus": 2}, [4, 5]),
         ("6,9", None, [6]),
         (None, {}, list(EIGHT)),
+        ("", {}, []),
+        ("MIG-0a1b", {}, None),
+        ("0,GPU-0a1b", {}, None),
     ],
 )
-def test_the_gpus_are_those_of_the_instance(visible: str | None, layout: Any, chosen: list[int]) -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+def test_the_gpus_are_those_of_the_instance(visible: str | None, layout: Any, chosen: list[int] | None) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}
     assert collectives.chosen({"environment": environment, "layout": layout}, EIGHT) == chosen
+
+
+def test_base_and_step_choose_among_the_visible_gpus() -> None:
+    plan = {
+        "environment": {"CUDA_VISIBLE_DEVICES": "1,2,3,4,5"},
+        "arguments": [["--enable-metrics"], ["--base-gpu-id", "1"], ["--gpu-id-step", "2"]],
+        "layout": {"gpus": 2},
+    }
+    assert collectives.chosen(plan, EIGHT) == [2, 4]
 
 
 def test_gpus_that_are_held_are_left_alone() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.inference.sglang.plugins.module_utils import apt, drivers, fitness, rules
+from ansible_collections.inference.sglang.plugins.module_utils import apt, drivers, fitness, readings, rules
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import Process
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import Driver, GpuState, Hardware, Kernel
@@ -81,6 +81,9 @@ def test_secure_boot_needs_an_enrolled_key(enrolled: bool | None, loaded: str, f
 def test_secure_boot_is_no_fault_with_signed_modules() -> None:
     situation = with_driver(secure_boot=True, key_enrolled=False)
     assert drivers.before(situation)[0].seen == "Secure Boot on, DKMS key not enrolled"
+    # Both places that are looked at: Debian's and Ubuntu's.
+    for key in readings._SIGNING_KEYS:
+        assert key in drivers.before(situation)[0].remedy
     assert drivers.before(replace(situation, packages=("linux-modules-nvidia-580-open-generic",))) == []
 
 
@@ -95,6 +98,13 @@ def test_headers_of_the_running_kernel_are_an_error() -> None:
     assert (finding.id, finding.severity) == ("driver.headers", "error")
     signed = replace(with_driver(headers={RUNNING: False}), packages=("linux-modules-nvidia-580-open-generic",))
     assert drivers.before(signed) == []
+
+
+def test_a_module_that_is_built_needs_no_headers_until_another_is() -> None:
+    serving = replace(with_driver(headers={RUNNING: False}), changes=())
+    assert [finding.severity for finding in drivers.before(serving)] == ["warning"]
+    bare = replace(with_driver(headers={RUNNING: False}, kernels={RUNNING: False}), changes=())
+    assert [finding.severity for finding in drivers.before(bare)] == ["error"]
 
 
 def busy() -> drivers.Situation:
@@ -195,6 +205,22 @@ def test_proprietary_modules_must_go_with_the_installation(package: str) -> None
 )
 def test_open_modules_are_in_nobodys_way(package: str) -> None:
     assert drivers.planned(replace(FIT, installed={**INSTALLED, package: "580.95.05-1"})) == []
+
+
+@pytest.mark.parametrize("name", ["nvidia-fabricmanager", "nvidia-fabricmanager-580"])
+def test_the_fabric_manager_changes_with_the_driver(name: str) -> None:
+    wired = replace(HARDWARE, gpus=tuple(replace(gpu, fabric=("Completed", "Success")) for gpu in HARDWARE.gpus))
+    left = replace(FIT, hardware=wired, installed={**INSTALLED, name: "580.95.05-1"})
+    (finding,) = drivers.planned(left)
+    assert (finding.id, finding.severity) == ("driver.fabric_manager", "error")
+    assert f"{name} would be 580.95.05, and the driver 580.105.08" in finding.seen
+    with_it = apt.Change("Inst", name, "580.95.05-1", "580.105.08-1", f"Inst {name}")
+    assert drivers.planned(replace(left, changes=(*UPGRADE, with_it))) == []
+    gone = apt.Change("Remv", name, "580.95.05-1", "", f"Remv {name}")
+    assert drivers.planned(replace(left, changes=(*UPGRADE, gone))) == []
+    assert drivers.planned(replace(left, changes=())) == []
+    # No fabric, and nobody waits for it.
+    assert drivers.planned(replace(left, hardware=HARDWARE)) == []
 
 
 @pytest.mark.parametrize("limit", [700, 0, -1])

@@ -110,6 +110,18 @@ UNFIT: tuple[tuple[str, str, Hardware, Change], ...] = (
     ("driver.complaint", "error", FIT, driver(complaint="did not answer within 60 s")),
     ("cards.unlisted", "error", FIT, gpu(5, index=None)),
     ("cards.unlisted", "error", FIT, gpu(index=None)),
+    # Two of eight are given to a container; the others are nobody's fault, whatever their machine says of them.
+    (
+        "cards.withheld",
+        "info",
+        node_of(kernel=Kernel(container="docker"), links={(0, 1): "PIX"}, peers={(0, 1): ("OK", "OK")})(FIT),
+        together(
+            gpu(2, 3, 4, 5, 6, index=None, product="", pcie_width=8),
+            gpu(7, index=None, bound_to="vfio-pci", numa=1),
+            memory(shm_size=2 * GIB, shm_free=2 * GIB),
+            node_of(xids=(Xid(address=FIT.gpus[5].address, code=79, times=1, message=""),)),
+        ),
+    ),
     ("cards.bound", "error", FIT, together(driver(version=""), gpu(index=None, bound_to="nouveau"))),
     ("cards.bound", "error", FIT, gpu(index=None, bound_to="vfio-pci")),
     ("cards.bound", "warning", FIT, gpu(5, 6, index=None, bound_to="vfio-pci")),
@@ -202,7 +214,10 @@ def test_what_is_not_known_is_not_judged() -> None:
 @pytest.mark.parametrize("name", [part.name for part in fields(Hardware) if part.name != "gpus"])
 @pytest.mark.parametrize(("id_", "fit", "change"), [(id_, fit, change) for id_, _severity, fit, change in UNFIT])
 def test_a_part_that_is_not_known_adds_no_finding(id_: str, fit: Hardware, change: Change, name: str) -> None:
-    found = judged(replace(change(fit), **{name: getattr(Hardware(), name)}))
+    changed = change(fit)
+    # Whether it is a container is always known.
+    unknown = replace(Hardware(), kernel=Kernel(container=changed.kernel.container))
+    found = judged(replace(changed, **{name: getattr(unknown, name)}))
     assert {finding.id for finding in found} <= {id_}
 
 
@@ -223,6 +238,9 @@ def test_a_node_without_gpus_is_judged_elsewhere() -> None:
         (FIT, driver(library="580.95")),
         (FIT, gpu(bound_to="nvidia")),
         (FIT, driver(packages={"nvidia-utils-580": "1"}, held=("nvidia-utils-580", "else"))),
+        # What the engine uses nothing of.
+        (FIT, driver(packages={"nvidia-container-toolkit": "1", "libnvidia-container1": "1", "cuda-keyring": "1.1-1"})),
+        (FIT, driver(packages={"datacenter-gpu-manager-4-core": "1", "nsight-compute-2025.3.1": "1"})),
         # Hopper and older cards run with either module.
         (FIT, together(PROPRIETARY, gpu(architecture="ada", product="NVIDIA L40S"))),
         (HGX, driver(version="580.126.20")),
@@ -398,6 +416,33 @@ def test_one_gpu_of_eight_has_nobody_to_reach() -> None:
 def test_what_the_whole_node_has_is_told_for_any_gpus() -> None:
     assert told(PROPRIETARY(FIT), gpus=(0,)) == [("driver.proprietary", "error")]
     assert ("cards.unlisted", "error") in told(gpu(7, index=None)(FIT), gpus=(0, 1))
+
+
+def test_in_a_container_that_knows_no_gpu_all_of_them_are_judged() -> None:
+    none = together(gpu(index=None), kernel(container="docker"))(FIT)
+    assert told(none) == [("cards.unlisted", "error")]
+
+
+@pytest.mark.parametrize(
+    ("fit", "change"),
+    [
+        (FIT, PROPRIETARY),
+        (FIT, driver(library="580.105.08")),
+        (FIT, driver(complaint="did not answer within 60 s")),
+        (FIT, gpu(index=None)),
+        (FIT, gpu(index=None, bound_to="vfio-pci")),
+        (FIT, gpu(index=None, bound_to="nouveau")),
+        (FIT, driver(version="575.57.08", library="575.57.08")),
+        (FIT, gpu(persistence=False)),
+        (FIT, gpu(iommu_type="DMA-FQ")),
+        (FIT, gpu(bridges=(REDIRECT,))),
+        (HGX, gpu(fabric=("In Progress", "N/A"))),
+    ],
+)
+def test_in_a_container_a_remedy_says_where_it_is_to_be_applied(fit: Hardware, change: Change) -> None:
+    (finding,) = judged(together(change, kernel(container="docker"))(fit))
+    assert finding.remedy.startswith("On the machine that this container is on: ")
+    assert not judged(change(fit))[0].remedy.startswith("On the machine")
 
 
 def test_a_number_that_no_gpu_has_leaves_all_of_them() -> None:

@@ -26,6 +26,7 @@ WRONG = "hf_wrong"
 FILES = tiny_llama.files()
 SECRET = "0123456789abcdef" * 2
 SUMS = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
+OTHER_SUMS = SUMS.replace(SUMS[:8], "0" * 8)
 
 # Answers as list_repository.py does, without huggingface_hub; tests/hub runs that one.
 LISTER = """
@@ -198,6 +199,17 @@ def test_a_token_opens_a_gated_repository_and_stands_nowhere(hub, fetch, from_hu
     assert hub.leaked == []
 
 
+@pytest.mark.parametrize("state", ["present", "looked"])
+def test_the_password_of_a_proxy_stands_in_no_result(run, from_hub, tmp_path, state):
+    """With -vvv a result has its module's arguments."""
+    seed = {"url": "http://192.0.2.1", "token": stand_in.TOKEN, "manifest": {"what": {}, "files": {}}}
+    given = {**from_hub, "environment": {"HTTPS_PROXY": f"http://me:{WRONG}@192.0.2.1"}, "seed": seed, "state": state}
+    result = run(model_weights, check=True, **given)
+    assert "invocation" in result
+    assert WRONG not in json.dumps(result)
+    assert stand_in.TOKEN not in json.dumps(result)
+
+
 def test_a_release_that_is_not_installed(run, from_hub):
     result = run(model_weights, **{**from_hub, "python": "/nonexistent/bin/python"})
     assert ids(result) == ["weights.python"]
@@ -212,7 +224,9 @@ def test_a_program_that_dies_is_told(run, from_hub):
 
 def test_another_model_in_the_folder_is_left_alone(fetch, from_url):
     assert fetch(**from_url)["complete"]
-    result = fetch(**{**from_url, "url": from_url["url"] + "/other"})
+    moved = fetch(**{**from_url, "url": "http://mirror.example/new"})
+    assert (moved["complete"], moved["changed"]) == (True, False)
+    result = fetch(**{**from_url, "checksums": OTHER_SUMS})
     assert ids(result) == ["weights.another"]
     assert held(from_url["path"]) == FILES
 
@@ -270,7 +284,7 @@ def test_a_node_serves_another_and_ends(fetch, run, from_url, tmp_path):
     assert SECRET not in json.dumps(result)
     assert held(copy["path"]) == FILES
     assert weights.manifest(Path(copy["path"]))["what"] == weights.manifest(Path(from_url["path"]))["what"]
-    other = {**from_url, "path": str(tmp_path / "other"), "url": "http://mirror.example/other"}
+    other = {**from_url, "path": str(tmp_path / "other"), "checksums": OTHER_SUMS}
     assert ids(fetch(**other, seed=seed)) == ["weights.seed"]
     ended = {"path": from_url["path"], "state": "ended", "url": served["url"], "token": SECRET}
     assert run(model_weights_seed, **ended)["changed"] is True
@@ -288,7 +302,7 @@ def test_a_node_without_the_whole_model_serves_nothing(run, tmp_path):
 
 def test_an_address_that_cannot_be_listened_on(fetch, run, from_url):
     assert fetch(**from_url)["complete"]
-    for address, why in (("localhost", "no other node reaches"), ("192.0.2.1", "cannot be served")):
+    for address, why in (("localhost", "no other node reaches"), ("192.0.2.1", "Set model_weights_seed_address")):
         result = run(model_weights_seed, path=from_url["path"], address=address, token=SECRET)
         assert why in result["msg"]
     result = run(model_weights_seed, path=from_url["path"], address="127.0.0.1", user="no-such-user", token=SECRET)
@@ -403,6 +417,9 @@ def test_preflight_finds_shards_that_are_not_whole(tmp_path):
     found = rules.model(SETTINGS, facts, RELEASE)
     assert [finding.id for finding in found] == ["weights.broken", "weights.tokenizer"]
     assert "/srv/model/model.safetensors is truncated" in found[0].seen
+    # Where root may not look, as on a file system that squashes it, nothing is known of what lies there.
+    unseen = node.replace(facts, model=node.replace(facts.model, unseen="/srv/model/blobs"))
+    assert [finding.id for finding in rules.model(SETTINGS, unseen, RELEASE)] == ["model.unseen"]
     waived = node.replace(SETTINGS, model_waived=("weights.tokenizer",))
     assert [finding.id for finding in rules.model(waived, facts, RELEASE)] == ["weights.broken"]
     # As a report holds it.

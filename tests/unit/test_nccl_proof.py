@@ -9,10 +9,12 @@ import getpass
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.inference.sglang.plugins.module_utils import proving, ranks
 from ansible_collections.inference.sglang.plugins.module_utils.gpus import Process
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import GpuState, Hardware
+from ansible_collections.inference.sglang.plugins.module_utils.health import UnitState
 from ansible_collections.inference.sglang.plugins.modules import nccl_proof
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +74,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the module makes its folder, so that it can be seen what it leaves."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(nccl_proof, "TEMPORARY", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "of-root-alone"))
     return folder
 
 
@@ -91,25 +95,29 @@ def prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         environment: dict[str, str] | None = None,
         check: bool = False,
         layout: dict[str, int] | None = None,
+        arguments: list[list[str]] | None = None,
+        active: str = "inactive",
         **given: object,
     ) -> dict[str, Any]:
         monkeypatch.setattr(nccl_proof.readings, "read", lambda: hardware if hardware else eight())
+        monkeypatch.setattr(nccl_proof.health, "unit_state", lambda _name: UnitState(active, "", "", 0, 0, 0))
         plan = {
             "name": "tiny",
             "user": USER,
             "command": [sys.executable],
+            "arguments": arguments or [],
             "release_path": str(tmp_path / "release"),
             "environment": {"FAKE": json.dumps(fake or {}), **(environment or {})},
             "layout": layout or {},
         }
-        arguments = {
+        parameters = {
             "plan": plan,
             "records": str(tmp_path / "records"),
             "rank_script": FAKE,
             "step_timeout": 1,
             **given,
         }
-        with patch_module_args(arguments | {"_ansible_check_mode": check}), pytest.raises(SystemExit):
+        with patch_module_args(parameters | {"_ansible_check_mode": check}), pytest.raises(SystemExit):
             nccl_proof.main()
         return json.loads(capsys.readouterr().out)
 
@@ -216,6 +224,38 @@ def test_gpus_in_use_are_left_alone(prove: Run) -> None:
     assert not left.get("failed")
 
 
+@pytest.mark.parametrize("active", ["activating", "active"])
+def test_an_instance_that_starts_is_not_disturbed(prove: Run, active: str) -> None:
+    """It holds no GPU yet, or the driver does not tell, and measures how much of their memory is free."""
+    left = prove(active=active)
+    assert (left["ran"], ids(left)) == (False, ["collectives.held"])
+    assert "sglang-tiny.service runs or is about to" in left["findings"][0]["seen"]
+    assert prove(Hardware(), active=active, environment={"VIA": ""})["ran"]
+
+
+def test_an_instance_on_other_gpus_is_in_nobodys_way(prove: Run) -> None:
+    own = Process(41, "python3", 0, unit="sglang-tiny.service")
+    gpus = [replace(gpu, processes=(own,) if gpu.index == 7 else ()) for gpu in eight().gpus]
+    moved = prove(replace(eight(), gpus=tuple(gpus)), active="active", layout={"gpus": 2})
+    assert list(moved["groups"]) == ["0-1"]
+
+
+def test_the_ranks_are_on_the_gpus_that_are_told(prove: Run, tmp_path: Path) -> None:
+    """By their numbers in the order of nvidia-smi, which CUDA's own is not."""
+    seen = tmp_path / "seen"
+    names = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"]
+    told = f"import os; print(*map(os.environ.get, {names}), file=open({str(seen)!r}, 'w'))"
+    done = prove(rank_script=told + FAKE, layout={"gpus": 2}, arguments=[["--base-gpu-id", "4"], ["--enable-metrics"]])
+    assert list(done["groups"]) == ["4-5"]
+    assert seen.read_text() == "PCI_BUS_ID 4,5\n"
+
+
+def test_gpus_that_are_named_otherwise_are_left_alone(prove: Run) -> None:
+    """Nobody could tell whether others hold them."""
+    left = prove(environment={"CUDA_VISIBLE_DEVICES": "GPU-8f2f,GPU-11c3"})
+    assert (left["ran"], ids(left)) == (False, ["collectives.unnumbered"])
+
+
 def test_one_gpu_has_nothing_to_prove(prove: Run) -> None:
     alone = prove(layout={"gpus": 1})
     assert (alone["changed"], alone["record"]) == (False, "")
@@ -301,10 +341,34 @@ def test_nccl_tests_keep_the_whole_limit(prove: Run, tests: Callable[..., Path])
     assert set(ids(failed)) == {"collectives.hung", "collectives.unreached"}
 
 
+def test_a_driver_that_hangs_before_the_first_rank_is_waited_for_no_longer_than_a_step(
+    prove: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-modprobe").write_text("#!/bin/sh\nexec sleep 6218\n")
+    (tmp_path / "nvidia-modprobe").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    begin = time.monotonic()
+    assert prove(layout={"gpus": 2})["ran"]
+    assert 1 <= time.monotonic() - begin < 20
+    assert running("sleep\0006218") == []
+
+
 def test_half_of_nccl_tests_is_none(prove: Run, tests: Callable[..., Path]) -> None:
     folder = tests()
     (folder / "sendrecv_perf").unlink()
     assert len(prove(nccl_tests=str(folder))["groups"]) == 29
+
+
+def test_nccl_tests_that_nobody_named_and_that_do_not_start_are_passed_over(
+    prove: Run, tests: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built for an MPI that is not there, they say nothing of the GPUs."""
+    folder = tests()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    assert prove(layout={"gpus": 2})["groups"]["0-1"]["transport"] == "P2P/IPC"
+    (folder / "sendrecv_perf").write_text("#!/bin/sh\necho libmpi.so.40: cannot open shared object file\nexit 127\n")
+    other = prove(layout={"gpus": 2}, force=True)
+    assert other["groups"]["0-1"]["transport"] == "P2P/CUMEM"
 
 
 # Processes and what they leave.
@@ -357,6 +421,22 @@ def test_ranks_end_with_what_started_them(tmp_path: Path) -> None:
     while ranks.state_of(rank_pid) not in ("", "Z") and time.monotonic() < until:
         time.sleep(0.02)
     assert ranks.state_of(rank_pid) in ("", "Z")
+
+
+def test_nccl_tests_end_with_what_started_them(tmp_path: Path) -> None:
+    command = [*nccl_proof.bound({"user": USER}), "sleep", "6217"]
+    starter = f"import subprocess, time; subprocess.Popen({command!r}); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", starter]) as started:
+        until(lambda: len(running("sleep\0006217")) == 1)
+        started.kill()
+    until(lambda: running("sleep\0006217") == [])
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_what_does_not_end_is_left_and_told(prove: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,14 +27,18 @@ def reading(version: str = "580.95.05", kernel: dict[str, str] | None = None, **
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Call the module on a node with these ``installed`` packages, where apt would do these ``steps``."""
 
-    def call(installed: str = "580.95.05", steps: str = "", check: bool = False, **given: Any) -> dict[str, Any]:
-        row = r"%s\t%s-1\thold\tinstalled\n"
+    def call(
+        installed: str = "580.95.05", steps: str = "", check: bool = False, status: str = "installed", **given: Any
+    ) -> dict[str, Any]:
+        row = rf"%s\t%s-1\thold\t{status}\n"
         rows = "".join(f"printf '{row}' {name} {installed}\n" for name in ("libcuda1", "nvidia-open") if installed)
         scripts = {"dpkg-query": rows, "apt-get": f"echo $* >> {tmp_path}/apt\necho '{steps}'", "apt-mark": "true"}
         for name, script in scripts.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        # What serves on the machine that runs these tests.
+        monkeypatch.setattr(nvidia_driver, "instances", tuple)
         given = {"packages": ["nvidia-open"], "recorded": reading()} | given
         with patch_module_args(given | {"_ansible_check_mode": check}), pytest.raises(SystemExit):
             nvidia_driver.main()
@@ -42,6 +46,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return result
 
     return call
+
+
+def test_a_run_that_was_killed_while_dpkg_worked_is_told_as_such(run: Run) -> None:
+    """Its packages are unpacked and not installed; nobody used NVIDIA's own installer."""
+    said = run(state="judged", status="unpacked")["msg"]
+    assert "apt.interrupted" in said
+    assert "nvidia-uninstall" not in said
 
 
 def asked(folder: Path) -> str:

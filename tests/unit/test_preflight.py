@@ -106,8 +106,10 @@ def test_facts_that_are_none_are_refused(playbook: Callable[..., Results], tmp_p
     folder = recorded(tmp_path / "facts", **texts)
     hosts: dict[str, dict[str, Any]] = {host: {} for host in [*texts, "missing"]}
     extra = ("-e", f"preflight_facts={folder}", "-e", f"preflight_report={tmp_path / 'reports'}")
+    (tmp_path / "reports").mkdir(mode=0o700)
     results = playbook(PLAYBOOK, inventory(tmp_path / "inventory", hosts), *extra)
     assert not (tmp_path / "connected").exists()
+    assert (tmp_path / "reports").stat().st_mode & 0o7777 == 0o700, "a folder that is there, as /tmp, is not ours"
     failed = {host: result["msg"] for _task, outcome, host, result in results if outcome == "failed"}
     assert set(failed) == set(hosts)
     for host in texts:

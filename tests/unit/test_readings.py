@@ -238,6 +238,13 @@ def test_kind_of_container(root: Path, files: dict[str, str], kind: str) -> None
     assert readings.container(root) == kind
 
 
+@pytest.mark.parametrize(("pids", "kind"), [("pid:[4026531836]", ""), ("pid:[4026533012]", "container-other")])
+def test_a_container_without_a_mark(root: Path, pids: str, kind: str) -> None:
+    """A pod of Kubernetes."""
+    link(root, "proc/self/ns/pid", pids)
+    assert readings.container(root) == kind
+
+
 @pytest.mark.parametrize(
     ("shown", "limit"),
     [
@@ -511,3 +518,14 @@ def test_the_library_that_the_linker_finds_first(root: Path) -> None:
     assert readings.library(root) == "580.1"
     (root / "usr/local/nvidia/lib64/libcuda.so.580.1").unlink()
     assert readings.library(root) == "570.2.3", "a link to nothing"
+
+
+def test_the_library_for_forward_compatibility_is_not_the_drivers(root: Path) -> None:
+    """nvidia-container-toolkit has the linker find it first where a container brings a newer one than the host."""
+    for folder, version in (("usr/local/cuda-13.1/compat", "590.44.01"), ("usr/lib/x86_64-linux-gnu", "580.95.05")):
+        write(root, f"{folder}/libcuda.so.{version}")
+        link(root, f"{folder}/libcuda.so.1", f"libcuda.so.{version}")
+    link(root, "usr/local/cuda", "cuda-13.1")
+    link(root, "opt/links", "/usr/local/cuda/compat")
+    write(root, "etc/ld.so.conf.d/00-compat-1234.conf", "/usr/local/cuda/compat\n/opt/links\n")
+    assert readings.library(root) == "580.95.05"

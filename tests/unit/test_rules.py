@@ -327,3 +327,16 @@ def test_what_a_role_sets_right_afterwards_is_a_warning():
 def test_in_a_container_no_role_sets_it_right():
     managed = replace(SETTINGS, driver_managed=True, boot_managed=True)
     assert severities(managed, FIT, redirected("docker"))["driver.old"] == "error"
+
+
+def test_an_operator_may_know_the_hardware_better():
+    found = severities(replace(SETTINGS, accepted=("pcie.iommu", "pcie.acs")), FIT, redirected())
+    assert [found[name] for name in ("pcie.iommu", "pcie.acs", "driver.old")] == ["warning", "warning", "error"]
+
+
+@pytest.mark.parametrize("name", ["port.taken", "pcie", "model.unreadable"])
+def test_only_hardware_and_weights_can_be_accepted(name):
+    settings = replace(SETTINGS, accepted=("pcie.acs", name))
+    (finding,) = rules.judge(settings, FIT, RELEASE)
+    assert finding.id == "preflight.accepted"
+    assert finding.seen == f"preflight_accepted names {name}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import hub as stand_in
 import pytest
-from ansible_collections.inference.sglang.plugins.module_utils import tiny_llama, transfers, weights
+from ansible_collections.inference.sglang.plugins.module_utils import tiny_llama, transfers, weights, wheels
 from ansible_collections.inference.sglang.plugins.module_utils.transfers import Folder, Server, Source, Transfer
 from ansible_collections.inference.sglang.plugins.module_utils.weights import Wanted, WeightsError
 
@@ -469,6 +469,27 @@ def test_a_folder_that_cannot_be_written_is_told(hub, folder, monkeypatch):
     transfers.fetch(made)
     (finding,) = folder.told()["findings"]
     assert "Read-only file system" in finding["seen"]
+
+
+def test_a_disk_that_is_full_to_the_last_byte_is_told_all_the_same(hub, folder, monkeypatch):
+    """What was told before says that it runs: without another word, its end is taken for a crash."""
+    part = folder.own / "0123456789abcdef.incomplete"
+    full = 2 << 20
+    write = wheels.write_atomically
+
+    def written(path, content):
+        if path.parent == folder.own and part.exists() and part.stat().st_size >= full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    made = transfer(folder, wanted(hub))
+    folder.tell({"running": True, "text": "begins", "findings": []})
+    monkeypatch.setattr(made, "_forget_others", lambda: part.write_bytes(bytes(full)))
+    monkeypatch.setattr(wheels, "write_atomically", written)
+    transfers.fetch(made)
+    told = folder.told()
+    assert told["running"] is False
+    assert [finding["id"] for finding in told["findings"]] == ["weights.disk"]
 
 
 def test_an_error_of_the_disk_in_a_thread_is_not_lost(hub, folder):

@@ -195,6 +195,48 @@ def test_a_folder_without_weights(folder):
     assert ids(folder) == []
 
 
+def test_what_sglang_loads_in_the_place_of_the_shards_is_enough(folder):
+    """It takes *.bin where there is no safetensors file, and then reads no index of them."""
+    for name in SHARDS:
+        (folder / name).unlink()
+    (folder / "training_args.bin").write_bytes(b"")
+    assert ids(folder) == [("weights.missing", "error")]
+    (folder / "pytorch_model-00001-of-00001.bin").write_bytes(b"")
+    assert ids(folder) == []
+
+
+def test_what_is_published_beside_the_shards_is_no_stranger(folder):
+    for name in ("consolidated.safetensors", "mtp.safetensors"):
+        (folder / name).write_bytes(shard())
+    (folder / "consolidated.safetensors.index.json").write_text("{}")
+    assert ids(folder) == []
+    (folder / "mtp.safetensors").write_bytes(shard()[:-1])
+    assert ids(folder) == [("weights.broken", "error")]
+
+
+def test_a_damaged_shard_that_no_index_names_is_not_loaded(folder):
+    (folder / "consolidated.safetensors").write_bytes(shard()[:-1])
+    (folder / "x.incomplete").write_bytes(b"")
+    assert ids(folder) == [("weights.broken", "warning"), ("weights.partial", "warning")]
+    (folder / weights.INDEX).unlink()
+    assert ("weights.broken", "error") in ids(folder)
+
+
+def test_shards_may_be_numbered_from_nought(folder):
+    (folder / weights.INDEX).unlink()
+    for number, name in enumerate(SHARDS):
+        (folder / name).rename(folder / f"model-{number:05}-of-00003.safetensors")
+    assert ids(folder) == []
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    assert ids(folder) == [("weights.missing", "error")]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.tok.json", "rwkv_vocab_v20230424.txt", "spm.model", "tokenizer.model.v3"])
+def test_tokenizers_of_other_names(folder, name):
+    (folder / "tokenizer.json").rename(folder / name)
+    assert ids(folder) == []
+
+
 def test_a_folder_without_a_tokenizer(folder):
     (folder / "tokenizer.json").unlink()
     assert ids(folder) == [("weights.tokenizer", "error")]
@@ -363,7 +405,7 @@ def test_the_same_files_are_the_same_whatever_they_are_reached_by():
     assert hub == {"source": "huggingface", "repository": "a/b", "revision": COMMIT, "include": ["*"], "exclude": []}
     assert weights.identity({**given, "source": "folder"}) == {"source": "folder", "folder": "/f"}
     mirror = weights.identity({**given, "source": "url"})
-    assert mirror == weights.identity({**given, "source": "url", "checksums": "abc"})
+    assert mirror == weights.identity({**given, "source": "url", "url": "of another mirror", "checksums": "abc"})
     assert mirror != weights.identity({**given, "source": "url", "checksums": "abd"})
 
 
@@ -452,12 +494,17 @@ def test_a_rule_stands_alone():
     }
 
 
+OWN_FILES = [f"weights.{fault}" for fault in ("index", "none", "missing", "broken", "partial", "foreign")]
+
+
 @pytest.mark.parametrize(
     ("flags", "waived"),
     [
         ({}, []),
-        ({"load-format": "dummy"}, ["weights.none"]),
-        ({"--load_format": "dummy", "tokenizer-path": "/srv/t"}, ["weights.none", "weights.tokenizer"]),
+        ({"load-format": "dummy"}, OWN_FILES),
+        ({"load-format": "sharded_state"}, OWN_FILES),
+        ({"load-format": "fastsafetensors"}, []),
+        ({"--load_format": "dummy", "tokenizer-path": "/srv/t"}, [*OWN_FILES, "weights.tokenizer"]),
         ({"load-format": "auto", "skip-tokenizer-init": True}, ["weights.tokenizer"]),
         ({"skip-tokenizer-init": False, "tokenizer-path": None}, []),
     ],
