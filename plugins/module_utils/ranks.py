@@ -180,10 +180,10 @@ class Ranks:
 
     def _output(self, rank: int) -> int:
         # Both pipes were asked for.
-        return cast("IO[bytes]", self._processes[rank].stdout).fileno()
+        return cast(IO[bytes], self._processes[rank].stdout).fileno()
 
     def _send(self, rank: int, request: Mapping[str, Any]) -> None:
-        stream = cast("IO[bytes]", self._processes[rank].stdin)
+        stream = cast(IO[bytes], self._processes[rank].stdin)
         # One that has ended is told by its output.
         with contextlib.suppress(BrokenPipeError):
             stream.write(json.dumps(request).encode() + b"\n")
