@@ -92,8 +92,8 @@ def style() -> None:
 @part("unit tests of the core, the plugins and the roles' interfaces")
 def units() -> None:
     """All of tests/unit but what the part ``hygiene`` runs, tests/hub, and what they cover of the core."""
-    # Some compile a library, and some ask systemd how it reads a unit.
-    require_packages("binutils", "gcc", "libc6-dev", "systemd")
+    # Some compile a library, some sign with gpg, and some ask systemd how it reads a unit.
+    require_packages("binutils", "gcc", "gpg", "gpg-agent", "libc6-dev", "systemd")
     asked = {"HUB_PYTHON": str(environment("development") / "bin" / "python")}
     paths = ("tests/unit", "tests/hub", "--ignore=tests/unit/test_hygiene.py")
     measured = ("--numprocesses=auto", "--dist=worksteal", "--cov", "--cov-report=")
@@ -234,6 +234,9 @@ def demo() -> None:
     print(f"second run: {recap[0]} tasks, {recap[1]} changed", flush=True)
     if recap[1] != "0" or int(recap[0]) > MOST_TASKS:
         raise SystemExit(f"A second run changes nothing and needs {MOST_TASKS} tasks at most:\n{second}")
+    # What the node installed lies on this machine, too.
+    (manifest,) = nodes.store().glob("nodes/demo/releases/*/manifest.json")
+    tool("pytest", "--tb=short", "tests/gloo", env={"RELEASE": str(manifest.parent)})
     run(["script/demo", "stop"])
     nothing_left("inference-sglang-demo")
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,8 +184,6 @@ def test_preferences_about_the_repository_alone_are_known(name: str, text: str, 
 @pytest.fixture(scope="module")
 def gpg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home of GnuPG with two keys."""
-    if not shutil.which("gpg"):
-        pytest.skip("gpg is not there")
     home = tmp_path_factory.mktemp("gpg")
     home.chmod(0o700)
     for name, kind in (("one", "rsa2048"), ("two", "ed25519")):

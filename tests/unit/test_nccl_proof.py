@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -467,53 +466,3 @@ def test_only_new_and_unused_segments_of_the_user_are_swept(tmp_path: Path) -> N
     assert ranks.sweep(["nccl-before"], os.geteuid(), tmp_path, proc) == ["nccl-left"]
     assert {path.name for path in tmp_path.glob("[no]*")} == {"nccl-before", "nccl-used", "other"}
     assert ranks.sweep(["nccl-before", "nccl-used"], os.geteuid(), tmp_path, proc) == []
-
-
-# The rank script itself.
-
-STORE = Path(os.environ.get("INFERENCE_SGLANG_STORE") or "/var/cache/inference.sglang")
-RELEASES = sorted(STORE.glob("nodes/*/releases/*/manifest.json"))
-
-
-def over_gloo(tmp_path: Path, script: str) -> ranks.Ranks:
-    """Two ranks by the first of these releases; it loads where the stand-in for a driver is."""
-    release = RELEASES[0].parent
-    stubs = os.pathsep.join(map(str, release.parents[1].glob("cpu_engine/*/lib")))
-    environment = {"LD_LIBRARY_PATH": stubs, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    (tmp_path / "stores").mkdir()
-    (tmp_path / "rank.py").write_text(script)
-    command = [str(release / "bin" / "python"), str(tmp_path / "rank.py"), "gloo"]
-    return ranks.Ranks(command, 2, {**os.environ, **environment}, tmp_path)
-
-
-@pytest.mark.skipif(not RELEASES, reason="no node of this machine has installed a release")
-def test_a_release_proves_two_ranks_over_gloo_and_ends_a_stopped_one(tmp_path: Path) -> None:
-    with over_gloo(tmp_path, RANK_SCRIPT) as started:
-        prover = proving.Prover(started, tmp_path / "stores", [65536, 1 << 20], 3, 20.0, proving.Clock(100))
-        runs = prover.prove()
-        assert [(run.collective, run.outcome) for run in runs] == [("all_reduce", "passed"), ("send_recv", "passed")]
-        assert all(len(run.seconds) == 3 and run.bandwidth > 1e6 for run in runs)
-        assert prover.started["torch"].startswith("2.")
-        prover.step = 2.0
-        stopper = threading.Timer(0.5, lambda: os.kill(started.pids[1], signal.SIGSTOP))
-        stopper.start()
-        pids = dict(started.pids)
-        while not any(run.outcome == "hung" for run in prover.runs):
-            prover._round([(0, 1)])
-        assert prover.runs[-1].states[1] == "T"
-    assert [ranks.state_of(pid) for pid in pids.values()] == ["", ""]
-
-
-@pytest.mark.skipif(not RELEASES, reason="no node of this machine has installed a release")
-@pytest.mark.parametrize("collective", ["all_reduce", "send_recv"])
-def test_the_rank_script_notices_what_arrives_changed(tmp_path: Path, collective: str) -> None:
-    """One of two ranks sends something else than it should."""
-    lying = RANK_SCRIPT.replace("+ 7 * rank)", "+ 7 * rank + (NUMBER == 1))")
-    assert lying != RANK_SCRIPT
-    with over_gloo(tmp_path, lying) as started:
-        prover = proving.Prover(started, tmp_path / "stores", [4096], 1, 20.0, proving.Clock(100))
-        prover._begin(range(2))
-        groups = prover._all([(0, 1)], "join", {"do": "join"}, {(0, 1): tmp_path / "stores" / "meeting"})
-        assert prover._all(groups, collective, {"do": "check", "collective": collective, "size": 4096}) == []
-        assert prover.runs[-1].outcome == "wrong"
-        assert prover.runs[-1].wrong >= 1024
