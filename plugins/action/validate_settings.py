@@ -73,9 +73,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         findings += [
             *self._of_release(values, defaults, key, task_vars),
             *_of_toolkit(values),
+            *settings.judge_together(values),
             *drivers.judge_settings(values),
             *_of_repository(values, task_vars),
-            *weights.judge_settings({**values, "model_weights_token": bool(merged.get("model_weights_token"))}),
+            *weights.judge_settings(
+                {**values, "model_weights_token": bool(merged.get("model_weights_token"))},
+                (task_vars.get("inventory_dir"), task_vars.get("playbook_dir")),
+                task_vars.get("groups", {}).get("all"),
+            ),
             *_of_patches(values, task_vars),
         ]
         unlocked = _of_python(values)
@@ -88,13 +93,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
         host = task_vars["inventory_hostname"]
         if stopping := errors(findings):
-            lines = "\n".join(f"{host}: {finding}" for finding in stopping)
+            worth_knowing = [finding for finding in findings if finding.severity == "warning"]
+            lines = "\n".join(f"{host}: {finding}" for finding in (*stopping, *worth_knowing))
             result.update(
                 failed=True, msg=f"{len(stopping)} wrong in the settings of {host}, nothing was changed:\n{lines}"
             )
         else:
             waived = weights.waived(values.get("sglang_server_flags") or {})
             result.update(settings=values, locks=_locks(values), model_waived=waived)
+            result.update(model_wanted=weights.wanted_by(values))
         result.update(changed=False, findings=as_dicts(findings))
         return result
 

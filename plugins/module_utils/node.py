@@ -103,6 +103,7 @@ class ModelFiles:
     ``obstacles``  what the service user may not read
     ``unseen``     the first path that the reading process itself may not look into; empty where it saw all
     ``stock``      what the files are, as far as completeness is judged by it; None where there are none
+    ``fetched``    how they differ from what a role fetched; None where no role fetches them
     """
 
     path: str
@@ -114,6 +115,18 @@ class ModelFiles:
     config: bool = True
     hidden: str = ""
     stock: weights.Stock | None = None
+    fetched: weights.Fetched | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelFiles:
+        """What ``dataclasses.asdict`` gave, also after JSON. Raises KeyError or TypeError for anything else."""
+        stock, fetched = values.get("stock"), values.get("fetched")
+        made = {
+            "obstacles": tuple(Obstacle(**obstacle) for obstacle in values["obstacles"]),
+            "stock": weights.Stock.from_dict(stock) if stock else None,
+            "fetched": weights.Fetched.from_dict(fetched) if fetched else None,
+        }
+        return cls(**{**values, **made})
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,7 @@ class NodeFacts:
     ``numa_library``       whether ``libnuma.so.1`` is installed; None where nobody looked
     ``systemd``            whether systemd is the init that runs; None where nobody looked
     ``model_stored``       bytes that lie where a role will fetch the model to
+    ``download``           what lies there; none where nothing does, or where no role fetches the model
     """
 
     distribution: str
@@ -186,6 +200,7 @@ class NodeFacts:
     numa_library: bool | None = None
     model_stored: int = 0
     systemd: bool | None = None
+    download: ModelFiles | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The facts in the shape that the module returns."""
@@ -205,10 +220,7 @@ class NodeFacts:
             above = [space for space in known if Path(path).is_relative_to(space.mount)]
             if path not in spaces and above:
                 spaces[path] = replace(max(above, key=lambda space: len(space.mount)), path=path)
-        model = values.get("model")
-        obstacles = tuple(Obstacle(**obstacle) for obstacle in (model or {}).get("obstacles", ()))
-        stock = (model or {}).get("stock")
-        inside = {"obstacles": obstacles, "stock": weights.Stock.from_dict(stock) if stock else None}
+        model, download = values.get("model"), values.get("download")
         login = values.get("login")
         return cls(
             **{
@@ -216,7 +228,8 @@ class NodeFacts:
                 **made,
                 "spaces": spaces,
                 "cached_locks": tuple(values["cached_locks"]),
-                "model": ModelFiles(**{**model, **inside}) if model else None,
+                "model": ModelFiles.from_dict(model) if model else None,
+                "download": ModelFiles.from_dict(download) if download else None,
                 "login": Login(**login) if login else None,
             }
         )
@@ -251,6 +264,7 @@ def read(settings: NodeSettings, root: Path = Path("/"), account: Account | None
         numa_library=any(_below(root, path).exists() for path in NUMA_LIBRARIES),
         systemd=(root / "run/systemd/system").is_dir(),
         model_stored=weights.stored(_below(root, settings.model_download)) if settings.model_download else 0,
+        download=_download(settings, account, root) if settings.model_download else None,
     )
 
 
@@ -453,6 +467,20 @@ def model_files(path: str, account: Account, root: Path) -> ModelFiles:
         config=os.path.isfile(top / "config.json"),
         hidden=next(iter(gate.hidden), ""),
         stock=weights.take(top, path) if files and top.is_dir() else None,
+    )
+
+
+def _download(settings: NodeSettings, account: Account | None, root: Path) -> ModelFiles | None:
+    """What lies where a role will fetch the model to, but for what only the role itself reads."""
+    path = settings.model_download
+    files = model_files(path, account or account_of(settings.user), root)
+    if not files.exists or (files.folder and not files.files and not files.unseen):
+        return None
+    own = f"{path.rstrip('/')}/{weights.OWN}/"
+    return replace(
+        files,
+        obstacles=tuple(obstacle for obstacle in files.obstacles if not obstacle.path.startswith(own)),
+        fetched=weights.fetched(_below(root, path)),
     )
 
 

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.inference.sglang.plugins.module_utils import fitness, releases, weights
+from ansible_collections.inference.sglang.plugins.module_utils import fitness, releases, toolkit_rules, weights
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
-from ansible_collections.inference.sglang.plugins.module_utils.node import HiddenPath, Listener, NodeFacts
+from ansible_collections.inference.sglang.plugins.module_utils.node import HiddenPath, Listener, ModelFiles, NodeFacts
 from ansible_collections.inference.sglang.plugins.module_utils.releases import Release
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+from ansible_collections.inference.sglang.plugins.module_utils.toolkit_rules import Tree
 
 HERE = "plugins/module_utils/rules.py"
 
@@ -56,19 +57,40 @@ SPARE_MB = 2000
 """What must stay free for logs, compiled kernels and the system, MB."""
 
 
+OF_TOOLKIT = ("cuda.toolkit", "cuda.headers")
+"""Findings about the toolkit that is used, from a look at the usual places; a reading of its folder tells more."""
+
+
 def judge(
-    settings: NodeSettings, facts: NodeFacts, release: Release, hardware: Hardware | None = None
+    settings: NodeSettings,
+    facts: NodeFacts,
+    release: Release,
+    hardware: Hardware | None = None,
+    toolkit: Tree | None = None,
 ) -> list[Finding]:
-    """Every rule's findings, in the order in which a reader would mend them, and those about the ``hardware``."""
+    """Every rule's findings, in the order in which a reader would mend them, and those about the ``hardware``.
+
+    ``toolkit``  what lies at ``settings.cuda_home``; None where nobody looked
+    """
     found = [finding for rule in RULES for finding in rule(settings, facts, release)]
+    if settings.cuda_home and toolkit:
+        wanted = toolkit_rules.Wanted(
+            method=toolkit_rules.EXISTING,
+            version=settings.cuda_version or release.cuda,
+            torch=release.cuda,
+            home=os.path.normpath(settings.cuda_home),
+            architecture=settings.cuda_architecture,
+        )
+        found += toolkit_rules.judge(wanted, toolkit)
     if hardware:
-        found += fitness.judge(
+        of_hardware = fitness.judge(
             hardware,
             cuda=release.cuda,
             toolkit=settings.cuda_home,
             p2p_fallback=settings.p2p_fallback,
             gpus=settings.gpus,
         )
+        found += [finding for finding in of_hardware if not (toolkit and finding.id in OF_TOOLKIT)]
     # In a container the kernel is the host's: no role sets it right.
     contained = hardware is not None and bool(hardware.kernel.container)
     judged = found if contained else [_mended(finding, settings) for finding in found]
@@ -388,7 +410,7 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
                 "model.not_a_path",
                 "error",
                 f"{settings.model} is not the absolute path of a folder",
-                "Download the model and set model_weights_path to its folder",
+                "Set model_weights_path to such a folder, or model_weights_source to where it is fetched from",
                 "roles/model_weights/README.md",
             )
         ]
@@ -405,20 +427,7 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
                 source,
             )
         ]
-    found = []
-    if files.obstacles:
-        shown = "; ".join(f"{obstacle.path} ({obstacle.why})" for obstacle in files.obstacles[:3])
-        more = f" and {len(files.obstacles) - 3} more" if len(files.obstacles) > 3 else ""
-        found.append(
-            Finding(
-                "model.unreadable",
-                "error",
-                f"User {settings.user} cannot read {shown}{more}",
-                f"Let {settings.user} read every file and enter every folder on the way, for example: "
-                f"chmod -R a+rX {files.path}",
-                source,
-            )
-        )
+    found = _unreadable(settings, files)
     if files.unseen:
         found.append(
             Finding(
@@ -430,15 +439,7 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
             )
         )
     if not files.folder:
-        found.append(
-            Finding(
-                "model.not_a_folder",
-                "error",
-                f"{files.path} is a file",
-                "Set model_weights_path to the folder with config.json, tokenizer and weights",
-                "roles/model_weights/README.md",
-            )
-        )
+        found.append(_no_folder(files))
     elif files.files and not files.config and not found:
         found.append(
             Finding(
@@ -462,6 +463,24 @@ def model(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Fi
                 source,
             )
         )
+    return found
+
+
+def download(settings: NodeSettings, facts: NodeFacts, release: Release) -> list[Finding]:
+    """What lies where a role will fetch the model to: it mends what it fetched itself, and nothing else.
+
+    Source: ``conflicts`` and ``another`` in ``weights``, by which the role refuses.
+    """
+    files = facts.download
+    if files is None:
+        return []
+    if not files.folder:
+        return [_no_folder(files)]
+    # The role that starts the service looks as its user, when everything is there.
+    found = [replace(finding, severity="warning") for finding in _unreadable(settings, files)]
+    if files.stock and files.fetched and not files.unseen:
+        told = weights.judge_fetched(files.fetched, files.stock, settings.model_wanted, settings.model_size_gb)
+        found += [finding for finding in told if finding.id not in settings.model_waived]
     return found
 
 
@@ -547,8 +566,36 @@ RULES = (
     user,
     port,
     model,
+    download,
     hidden,
 )
+
+
+def _unreadable(settings: NodeSettings, files: ModelFiles) -> list[Finding]:
+    if not files.obstacles:
+        return []
+    shown = "; ".join(f"{obstacle.path} ({obstacle.why})" for obstacle in files.obstacles[:3])
+    more = f" and {len(files.obstacles) - 3} more" if len(files.obstacles) > 3 else ""
+    return [
+        Finding(
+            "model.unreadable",
+            "error",
+            f"User {settings.user} cannot read {shown}{more}",
+            f"Let {settings.user} read every file and enter every folder on the way, for example: "
+            f"chmod -R a+rX {files.path}",
+            "https://man7.org/linux/man-pages/man7/path_resolution.7.html",
+        )
+    ]
+
+
+def _no_folder(files: ModelFiles) -> Finding:
+    return Finding(
+        "model.not_a_folder",
+        "error",
+        f"{files.path} is a file",
+        "Set model_weights_path to the folder with config.json, tokenizer and weights",
+        "roles/model_weights/README.md",
+    )
 
 
 def _movable(settings: NodeSettings, paths: Sequence[str]) -> str:

@@ -92,7 +92,8 @@ def read(cuda_home: str, uid: int, gids: Sequence[int]) -> Tree:
     try:
         nvcc = toolkit_rules.nvcc_version(run_tool([f"{cuda_home}/bin/nvcc", "--version"], "It failed", environment={}))
     except (InstallError, OSError) as failure:
-        complaint = " ".join(str(failure).split())
+        there = os.path.lexists(f"{cuda_home}/bin/nvcc")
+        complaint = " ".join(str(failure).split()) if there else "there is no such file"
     unreadable, writable = toolkit_rules.obstacles(folder, uid, gids)
     return Tree(
         target=os.path.realpath(cuda_home),

@@ -44,6 +44,9 @@ from ansible_collections.inference.sglang.plugins.module_utils.weights import Wa
 HERE = "plugins/module_utils/transfers.py"
 
 CHUNK = 1 << 20
+FIRST, LEAST = 1 << 14, 1 << 12
+"""Bytes read at a time: as many as come in half a second, so that a process that is killed loses no more."""
+
 PIECE = 1 << 30
 """Bytes asked for at a time: signed addresses expire, and the hub's servers send no whole file above 50 GB."""
 
@@ -53,7 +56,7 @@ TRIES = 6
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-LEDGER, STATE, LOCK = "verified.json", "state.json", "lock"
+LEDGER, STATE, LOCK = weights.LEDGER, "state.json", "lock"
 
 ONCE_MORE = "Run this again: it goes on where it ended"
 
@@ -389,11 +392,16 @@ class Transfer:
                         if start != position:
                             position = before = self._again(stream, position)
                             digest = hashlib.sha256()
-                        while not self._stop.is_set() and (chunk := source.read(_most(size, position))):
+                        asked, piece = time.monotonic(), FIRST
+                        while not self._stop.is_set() and (chunk := source.read(_most(size, position, piece))):
                             stream.write(chunk)
+                            stream.flush()
                             digest.update(chunk)
                             position += len(chunk)
                             self._moved(len(chunk))
+                            now = time.monotonic()
+                            piece = int(len(chunk) / max(now - asked, 1e-9) / 2)
+                            asked = now
                 except WeightsError:
                     raise
                 except (OSError, http.client.HTTPException) as error:
@@ -444,8 +452,11 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def detach(work: Callable[[], object]) -> None:
-    """Do the work in a process that outlives this one, and return at once. It holds no terminal and no pipe of ours."""
+def detach(work: Callable[[], object], name: str) -> None:
+    """Do the work in a process that outlives this one, and return at once. It holds no terminal and no pipe of ours.
+
+    ``name``  what lists of processes call it (``ps -e``, pgrep); proc_pid_comm(5) takes 15 characters
+    """
     first = os.fork()
     if first:
         os.waitpid(first, 0)
@@ -456,6 +467,8 @@ def detach(work: Callable[[], object]) -> None:
             nothing = os.open(os.devnull, os.O_RDWR)
             for standard in (0, 1, 2):
                 os.dup2(nothing, standard)
+            with contextlib.suppress(OSError):
+                Path("/proc/self/comm").write_text(name, encoding="utf-8")
             work()
     finally:
         os._exit(0)
@@ -671,9 +684,10 @@ def _differs(file: Wanted, path: Path, digest: str) -> str:
     return ""
 
 
-def _most(size: int, position: int) -> int:
-    """Bytes to read next; of a file whose size is known, none beyond it."""
-    return CHUNK if size < 0 else min(CHUNK, size - position)
+def _most(size: int, position: int, piece: int) -> int:
+    """Bytes to read next, about a piece; of a file whose size is known, none beyond it."""
+    most = min(max(piece, LEAST), CHUNK)
+    return most if size < 0 else min(most, size - position)
 
 
 def _locked(descriptor: int, how: int) -> bool:

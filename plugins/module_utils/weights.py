@@ -17,7 +17,7 @@ import re
 import struct
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +29,9 @@ FORMAT = "huggingface/safetensors"
 
 OWN = ".model_weights"
 """Folder in the model's, for what the role keeps there: manifest, files under way, state of a transfer."""
+
+LEDGER = "verified.json"
+"""File in it: what a transfer under way has found right so far."""
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -76,7 +79,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _KEYS = {"huggingface": ("repository", "revision", "include", "exclude"), "url": (), "folder": ("folder",)}
 FETCHED = tuple(_KEYS)
 """Sources that role ``model_weights`` fetches from."""
-_LISTED = re.compile(r"\\?([0-9a-fA-F]{64}) [ *](.+)")
+_LINE = re.compile(r"\\?([0-9a-fA-F]{64}) [ *](.+)")
 _NUMBERED = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.safetensors)")
 
 
@@ -103,6 +106,7 @@ class Stock:
     ``others``     weights in other formats
     ``tokenizer``  whether there is one
     ``bytes``      of all files
+    ``config``     what is wrong with ``config.json``; empty where nothing is, or where there is none
     """
 
     path: str
@@ -116,6 +120,7 @@ class Stock:
     others: tuple[str, ...] = ()
     tokenizer: bool = True
     bytes: int = 0
+    config: str = ""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Stock:
@@ -165,6 +170,7 @@ def take(folder: Path, shown: str = "") -> Stock:
         others=_others(top),
         tokenizer=_has_tokenizer(top),
         bytes=size,
+        config=_config(folder / CONFIG),
     )
 
 
@@ -211,6 +217,16 @@ def measure(path: Path) -> str:
 def judge(stock: Stock) -> list[Finding]:
     """Every rule's findings, in the order in which a reader would mend them."""
     return [finding for rule in RULES for finding in rule(stock)]
+
+
+def config_readable(stock: Stock) -> list[Finding]:
+    """``transformers`` chooses by ``model_type``, or by ``auto_map`` where code comes with the model, and SGLang by
+    ``architectures``. Source: ``get_config`` in ``srt/utils/hf_transformers_utils.py``.
+    """
+    if not stock.config:
+        return []
+    seen = f"{stock.path}/{CONFIG} {stock.config}"
+    return [Finding("weights.config", "error", seen, "Fetch this file again, unchanged", FORMAT)]
 
 
 def index_readable(stock: Stock) -> list[Finding]:
@@ -296,6 +312,7 @@ def a_tokenizer(stock: Stock) -> list[Finding]:
 
 
 RULES: tuple[Callable[[Stock], list[Finding]], ...] = (
+    config_readable,
     index_readable,
     some_weights,
     shards_present,
@@ -358,7 +375,7 @@ def checksums(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        entry = _LISTED.fullmatch(line.strip())
+        entry = _LINE.fullmatch(line.strip())
         if entry is None or line.startswith("\\"):
             seen = f"line {number} of model_weights_checksums is not what sha256sum prints: {line.strip()[:80]!r}"
             raise WeightsError(
@@ -460,6 +477,96 @@ def identity(given: Mapping[str, Any]) -> dict[str, Any]:
     return what
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """What a folder that a role fetches into tells of its files by itself: sizes and times, nothing is hashed.
+
+    ``what``     what it was completely fetched as; None where that has not happened
+    ``begun``    whether fetching was begun
+    ``removed``  files that were fetched and are gone
+    ``changed``  file -> how it differs from what was fetched
+    ``refused``  those of ``changed`` that lay there before, so that the role does not replace them
+    ``files``, ``bytes``  what is there, files under way included
+    """
+
+    what: Mapping[str, Any] | None = None
+    begun: bool = False
+    removed: tuple[str, ...] = ()
+    changed: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    files: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Fetched:
+        """What ``dataclasses.asdict`` gave, also after JSON. Raises TypeError for anything else."""
+        made: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in values.items()}
+        return cls(**made)
+
+
+def fetched(folder: Path) -> Fetched:
+    """Compare a folder with its manifest, or with what an interrupted transfer has written down."""
+    known = _object(folder / OWN / wheels.MANIFEST)
+    entries = (known or _object(folder / OWN / LEDGER) or {}).get("files")
+    removed, changed, refused = [], {}, []
+    for name, entry in sorted(entries.items()) if isinstance(entries, dict) else ():
+        try:
+            size, time = stamp(folder / name)
+            if size != entry["size"]:
+                changed[name] = f"{size} bytes, and {entry['size']} were fetched"
+            elif time != entry["mtime_ns"]:
+                changed[name] = "written again since it was fetched"
+            if size != entry["size"] and not entry["ours"]:
+                refused.append(name)
+        except OSError:
+            removed.append(name)
+        except (LookupError, TypeError):
+            changed[name] = f"its entry in {OWN} is damaged"
+    names, stored_bytes = _walk(folder)
+    count = sum(not name.startswith(f"{OWN}/") for name in names)
+    what = None if known is None else known.get("what") or {}
+    begun = known is None and (folder / OWN).is_dir()
+    return Fetched(what, begun, tuple(removed), changed, tuple(refused), count, stored_bytes)
+
+
+def judge_fetched(there: Fetched, stock: Stock, wanted: Mapping[str, Any], size_gb: float = 0) -> list[Finding]:
+    """A folder that a role will fetch into: what it fetches again is a warning, what it refuses is an error.
+
+    ``wanted``   of ``identity``, as much as is known before the role runs
+    ``size_gb``  of the whole model, 0 where that is not known
+    """
+    folder = Path(stock.path)
+    if there.what is not None and any(there.what.get(key) != value for key, value in wanted.items()):
+        return [_another(folder, {key: there.what.get(key) for key in wanted}, wanted)]
+    found = [conflict(folder / name, there.changed[name]) for name in there.refused]
+    again = [f"{name} (removed)" for name in there.removed]
+    again += [f"{name} ({why})" for name, why in there.changed.items() if name not in there.refused]
+    if again:
+        seen = f"{len(again)} files in {stock.path} are not what was fetched: {brief(again)}"
+        remedy = "Run the role model_weights, which hashes them and fetches again what differs"
+        found.append(Finding("weights.again", "warning", seen, remedy, HERE))
+    if there.begun:
+        of = f" of {size_gb:g} GB" if size_gb else ""
+        seen = f"{amount(there.bytes)}{of} lie in {stock.path}, in {there.files} whole files and parts of others"
+        remedy = "Run the role model_weights, which goes on there"
+        found.append(Finding("weights.begun", "info", seen, remedy, HERE))
+    touched = {*there.removed, *there.changed}
+    rest = replace(
+        stock,
+        index="" if INDEX in touched else stock.index,
+        config="" if CONFIG in touched else stock.config,
+        broken={name: why for name, why in stock.broken.items() if name not in touched},
+    )
+    whole = there.what is not None and not touched
+    rules = RULES if whole else (config_readable, index_readable, shards_whole)
+    # Of these nothing is fetched again: they have the size and time that was recorded, or are not the role's.
+    mended = ("weights.config", "weights.index", "weights.broken")
+    remedy = "Move it away, and run the role model_weights, which then fetches it"
+    for fault in (fault for rule in rules for fault in rule(rest)):
+        found.append(replace(fault, remedy=remedy) if fault.id in mended else fault)
+    return found
+
+
 def stamp(path: Path) -> tuple[int, int]:
     """Size and time of last change in ns: what a file that nobody touched keeps."""
     status = path.stat()
@@ -496,17 +603,19 @@ def another(folder: Path, what: Mapping[str, Any]) -> list[Finding]:
     if found is None or found.get("what") == what:
         return []
     there = found.get("what") or {}
+    return [_another(folder, there, what)]
+
+
+def _another(folder: Path, there: Mapping[str, Any], what: Mapping[str, Any]) -> Finding:
     differs = sorted(key for key in {*there, *what} if there.get(key) != what.get(key))
     told = ", ".join(f"{key} {_short(there.get(key))}, wanted is {_short(what.get(key))}" for key in differs)
-    return [
-        Finding(
-            "weights.another",
-            "error",
-            f"{folder} was fetched as something else: {told}",
-            "Set model_weights_path to another folder, such as .../<model>/<revision>, or remove this one first",
-            HERE,
-        )
-    ]
+    return Finding(
+        "weights.another",
+        "error",
+        f"{folder} was fetched as something else: {told}",
+        "Set model_weights_path to another folder, such as .../<model>/<revision>, or remove this one first",
+        HERE,
+    )
 
 
 def conflicts(folder: Path, wanted: Sequence[Wanted], ours: Iterable[str]) -> list[Finding]:
@@ -546,10 +655,23 @@ def room(missing: int, free: int, path: str) -> list[Finding]:
     ]
 
 
-def judge_settings(values: Mapping[str, Any]) -> list[Finding]:
+_SETTINGS = {
+    "repository": "the hub's repository, organisation/name",
+    "revision": "a commit of that repository, 40 hex digits: git ls-remote with the repository's address prints them",
+    "url": "the address of a folder with the model's files",
+    "checksums": "a file on the controller, or an address, with what sha256sum prints of the model's files",
+    "folder": "the folder of the node that is copied",
+}
+
+
+def judge_settings(
+    values: Mapping[str, Any], folders: Iterable[str | None] = (), hosts: Iterable[str] | None = None
+) -> list[Finding]:
     """The settings of role ``model_weights`` that a source needs, and those that cannot mean what they say.
 
-    ``values``  by the role's names; what is not there is judged elsewhere
+    ``values``   by the role's names; what is not there is judged elsewhere
+    ``folders``  of the controller, where a list of checksums is looked for
+    ``hosts``    of the inventory; None where they are not known
     """
 
     def given(name: str) -> str:
@@ -562,7 +684,7 @@ def judge_settings(values: Mapping[str, Any]) -> list[Finding]:
             "weights.setting",
             "error",
             f"model_weights_source is {source}, and model_weights_{name} is not set",
-            f"Set model_weights_{name}",
+            f"Set model_weights_{name} to {_SETTINGS[name]}",
             "roles/model_weights/README.md",
         )
         for name in needs.get(source, ())
@@ -581,10 +703,49 @@ def judge_settings(values: Mapping[str, Any]) -> list[Finding]:
         if given("token") and given(name).startswith("http://") and name in _used(source):
             seen = f"model_weights_token would go in clear to model_weights_{name}, which begins with http://"
             found.append(Finding("weights.token", "warning", seen, "Use an address with https://", HERE))
+    if source == "huggingface" and given("revision") and not COMMIT.fullmatch(given("revision")):
+        found.append(unpinned(given("revision"), ""))
+    if source == "url" and given("checksums"):
+        found += _listed(given("checksums"), [folder for folder in folders if folder])
+    if hosts is not None and given("seed") and given("seed") not in hosts:
+        seen = f"model_weights_seed is {given('seed')!r}, which is no host of the inventory"
+        remedy = "Name a host that has the model, or set it to '' to fetch on each host"
+        found.append(Finding("weights.setting", "error", seen, remedy, "roles/model_weights/README.md"))
     if source == "folder" and given("folder").rstrip("/") == given("path").rstrip("/") != "":
         seen = "model_weights_folder is model_weights_path: there is nothing to copy"
         found.append(Finding("weights.setting", "error", seen, "Set model_weights_source to path", HERE))
     return found
+
+
+def _listed(checksums_: str, folders: Sequence[str]) -> list[Finding]:
+    """A list of checksums on the controller; one behind an address is read by the node."""
+    if "://" in checksums_:
+        return []
+    places = [Path(folder, checksums_) for folder in folders] or [Path(checksums_)]
+    try:
+        text = next((place.read_text() for place in places if place.is_file()), None)
+        if text is not None:
+            checksums(text)
+            return []
+        why = f"there is no file {' or '.join(dict.fromkeys(map(str, places)))}"
+    except WeightsError as error:
+        return list(error.findings)
+    except (OSError, ValueError) as error:
+        why = f"it cannot be read: {error}"
+    remedy = "Put the list beside the inventory or the playbook, or give its full path or its address"
+    seen = f"model_weights_checksums is {checksums_!r}, and {why}"
+    return [Finding("weights.setting", "error", seen, remedy, "roles/model_weights/README.md")]
+
+
+def wanted_by(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of ``identity`` the settings tell on the controller; nothing where no role fetches.
+
+    The list of checksums is left out: where it lies behind an address, only the node reads it.
+    """
+    source = values.get("model_weights_source")
+    if source not in FETCHED:
+        return {}
+    return {"source": source, **{key: values.get(f"model_weights_{key}") for key in _KEYS[str(source)]}}
 
 
 def waived(flags: Mapping[str, Any]) -> list[str]:
@@ -609,7 +770,8 @@ def unpinned(revision: str, commit: str) -> Finding:
             f"Set model_weights_revision: {commit}",
         )
     else:
-        seen, remedy = f"{revision!r} is no commit hash", "Set model_weights_revision to the 40 hex digits of a commit"
+        seen = f"{revision!r} is no commit hash"
+        remedy = f"Set model_weights_revision to {_SETTINGS['revision']}"
     return Finding(
         "weights.unpinned", "error", f"model_weights_revision {seen}", remedy, "roles/model_weights/README.md"
     )
@@ -644,11 +806,22 @@ class Progress:
 
     def __str__(self) -> str:
         share = 100 * self.done // self.total if self.total > 0 else 100
+        told = f"{self.files_done} of {self.files} files, {amount(self.done)} of {amount(self.total)} ({share} %)"
+        if self.seconds < SETTLED:
+            return told
         left = duration(self.left) if self.rate > 0 else "unknown"
-        return (
-            f"{self.files_done} of {self.files} files, {self.done / 1e9:.2f} of {self.total / 1e9:.2f} GB ({share} %), "
-            f"{self.rate / 1e9:.3f} GB/s, {left} left"
-        )
+        return f"{told}, {amount(self.rate)}/s, {left} left"
+
+
+SETTLED = 5
+"""Seconds that a rate needs to mean something."""
+
+
+def amount(count: float) -> str:
+    """Bytes: ``1.25 GB``, ``12.3 MB``, ``40 kB``."""
+    if count >= 1e9:
+        return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def duration(seconds: float) -> str:
@@ -699,6 +872,31 @@ def _walk(folder: Path) -> tuple[list[str], int]:
                 size += file.stat().st_size
                 names.append(file.relative_to(folder).as_posix())
     return sorted(names), size
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """The JSON object of a file; None where there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _config(path: Path) -> str:
+    """What is wrong with a config.json; one that is not there, or may not be read, is judged elsewhere."""
+    try:
+        config = json.loads(path.read_bytes())
+    except OSError:
+        return ""
+    except (ValueError, RecursionError):
+        return "is no JSON"
+    if not isinstance(config, dict):
+        return "is no JSON object"
+    inner = config.get("text_config")
+    if not config.get("architectures") and not (isinstance(inner, dict) and inner.get("architectures")):
+        return "names no architectures"
+    return "" if config.get("model_type") or config.get("auto_map") else "names no model_type"
 
 
 def _index(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -266,7 +266,7 @@ def begin(module: AnsibleModule, folder: transfers.Folder) -> None:
         return
     folder.tell({"running": True, "text": f"begins with {len(wanted)} files", "findings": []})
     transfer = transfers.Transfer(folder, wanted, source, given["connections"], given["timeout"])
-    transfers.detach(lambda: transfers.fetch(transfer))
+    transfers.detach(lambda: transfers.fetch(transfer), "model_weights")
     os.close(lock)
 
 

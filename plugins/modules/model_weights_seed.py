@@ -126,7 +126,7 @@ def serve(module: AnsibleModule) -> dict:
 
     host = f"[{address}]" if ":" in address else address
     url = f"http://{host}:{server.port}"
-    transfers.detach(work)
+    transfers.detach(work, "weights_seed")
     server.socket.close()
     return {"url": url, "manifest": manifest}
 

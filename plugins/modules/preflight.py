@@ -96,13 +96,29 @@ options:
     description: Size of that model; 0 where it is not known.
     type: float
     default: 0
+  model_wanted:
+    description:
+      - What is to be fetched into O(model_download), by C(source) and the options of M(inference.sglang.model_weights)
+        that tell models apart. What is there and was fetched as something else is an error.
+    type: dict
+    default: {}
   model_waived:
     description: Ids of findings about the model's files that other settings make void.
     type: list
     elements: str
     default: []
   cuda_home:
-    description: A CUDA toolkit that is there already and will be used. Left out where a role brings it.
+    description:
+      - A CUDA toolkit that is there already and will be used. Left out where a role brings it.
+      - Its compiler is run, to tell its version.
+    type: str
+    default: ""
+  cuda_version:
+    description: CUDA version that O(cuda_home) must be of; that of the release if omitted.
+    type: str
+    default: ""
+  cuda_architecture:
+    description: Architecture that a proof of O(cuda_home) will be compiled for, as nvcc names it.
     type: str
     default: ""
   p2p_fallback:
@@ -280,10 +296,19 @@ facts:
           type: int
           returned: always
           sample: 0
+        download:
+          description:
+            - What lies in O(model_download), and how it differs from what was fetched there; null where nothing does.
+          type: dict
+          returned: always
         login:
           description: The account O(user) of C(/etc/passwd), by C(name), C(uid) and C(shell); null where there is none.
           type: dict
           returned: always
+    toolkit:
+      description: What lies at O(cuda_home), which is C(home); null where that is left out. Older records lack it.
+      type: dict
+      returned: always
 findings:
   description: What is wrong or worth knowing.
   returned: always
@@ -319,24 +344,52 @@ findings:
 
 import json
 import os
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.inference.sglang.plugins.module_utils import node, readings, releases, rules
+from ansible_collections.inference.sglang.plugins.module_utils import (
+    node,
+    readings,
+    releases,
+    rules,
+    toolkits,
+)
 from ansible_collections.inference.sglang.plugins.module_utils.findings import as_dicts, as_text, errors
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+from ansible_collections.inference.sglang.plugins.module_utils.toolkit_rules import Tree
 
 
-def facts_of(module: AnsibleModule, settings: NodeSettings) -> tuple[node.NodeFacts, Hardware]:
+def toolkit_of(settings: NodeSettings) -> dict | None:
+    """What lies at the folder of a toolkit that is there, with that folder."""
+    if not settings.cuda_home:
+        return None
+    home, account = os.path.normpath(settings.cuda_home), node.account_of(settings.user)
+    return {"home": home, **asdict(toolkits.read(home, account.uid, tuple(account.gids)))}
+
+
+def tree_of(settings: NodeSettings, read: dict | None) -> Tree | None:
+    """A reading of a toolkit, or a record of one, if it is of the folder that is judged. Raises TypeError."""
+    if not read or not settings.cuda_home or read.get("home") != os.path.normpath(settings.cuda_home):
+        return None
+    made = {name: tuple(it) if isinstance(it, list) else it for name, it in read.items() if name != "home"}
+    return Tree(**made)
+
+
+def facts_of(module: AnsibleModule, settings: NodeSettings) -> tuple[node.NodeFacts, Hardware, dict | None]:
     """What is judged: the node, or what was recorded of one."""
     recorded = module.params["recorded"]
     if recorded is None:
-        return node.read(settings), readings.read()
+        return node.read(settings), readings.read(), toolkit_of(settings)
     try:
         values = json.loads(recorded) if isinstance(recorded, str) else recorded
         facts = values.get("facts", values)
-        return node.NodeFacts.from_dict(facts["node"], node.written(settings)), Hardware.from_dict(facts["hardware"])
+        tree_of(settings, facts.get("toolkit"))
+        return (
+            node.NodeFacts.from_dict(facts["node"], node.written(settings)),
+            Hardware.from_dict(facts["hardware"]),
+            facts.get("toolkit"),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         module.fail_json(
             msg=f"recorded is not what this module returned as facts ({type(error).__name__}: {error}); "
@@ -367,8 +420,11 @@ def main() -> None:
             "unit_paths": {"type": "dict", "default": {}},
             "model_download": {"type": "str", "default": ""},
             "model_size_gb": {"type": "float", "default": 0},
+            "model_wanted": {"type": "dict", "default": {}},
             "model_waived": {"type": "list", "elements": "str", "default": []},
             "cuda_home": {"type": "str", "default": ""},
+            "cuda_version": {"type": "str", "default": ""},
+            "cuda_architecture": {"type": "str", "default": ""},
             "p2p_fallback": {"type": "bool", "default": False},
             "driver_managed": {"type": "bool", "default": False},
             "boot_managed": {"type": "bool", "default": False},
@@ -382,10 +438,11 @@ def main() -> None:
     lists = {name: tuple(module.params[name]) for name in ("accepted", "gpus", "model_waived", "packages")}
     settings = NodeSettings(**{**named, **lists})
     findings = releases.check(settings.release)
-    facts, hardware = facts_of(module, settings)
-    findings = findings or rules.judge(settings, facts, releases.RELEASES[settings.release], hardware)
+    facts, hardware, toolkit = facts_of(module, settings)
+    tree = tree_of(settings, toolkit)
+    findings = findings or rules.judge(settings, facts, releases.RELEASES[settings.release], hardware, tree)
     wrong = errors(findings)
-    read = {"node": facts.as_dict(), "hardware": hardware.to_dict()}
+    read = {"node": facts.as_dict(), "hardware": hardware.to_dict(), "toolkit": toolkit}
     result = {"changed": False, "ok": not wrong, "facts": read, "findings": as_dicts(findings)}
     if wrong:
         name = os.uname().nodename if module.params["recorded"] is None else "The recorded node"

@@ -68,6 +68,11 @@ locks:
       type: str
       returned: success
       sample: 4e5f6a7b
+model_wanted:
+  description: What is to be fetched as a model, as far as the settings tell, for M(inference.sglang.preflight).
+  returned: success
+  type: dict
+  sample: {}
 model_waived:
   description:
     - Ids of findings about the model's files that other settings make void, for M(inference.sglang.preflight).

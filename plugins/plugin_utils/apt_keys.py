@@ -18,7 +18,7 @@ def is_path(key: str) -> bool:
 
 def places(key: str, folders: Iterable[str | None]) -> list[Path]:
     """Where the file of a path is looked for, in this order."""
-    return [Path(folder) / key for folder in folders if folder] or [Path(key)]
+    return list(dict.fromkeys(Path(folder) / key for folder in folders if folder)) or [Path(key)]
 
 
 def judge(key: str, folders: Iterable[str | None]) -> list[Finding]:

@@ -75,7 +75,7 @@ def _named_file(
         remedy = f"Use one of: {', '.join(shipped(kind))}; or the path of a file that ends in {suffixes[0]}"
         return None, [Finding(f"{one}.unknown", "error", f"There is no {one} {name!r}", remedy)]
     else:
-        places = [str(folder) for folder in folders if folder]
+        places = list(dict.fromkeys(str(folder) for folder in folders if folder))
         candidates = [Path(folder) / name for folder in places] or [Path(name)]
         found = next((candidate for candidate in candidates if _is_file(candidate)), None)
         if found is None:
@@ -101,7 +101,8 @@ def patch_definitions(
     shipped = _shipped()
     definitions, parsed, findings = [], [], []
     for given in chosen:
-        definition, source, wrong = _definition(given, shipped, [Path(folder) for folder in folders if folder])
+        places = list(dict.fromkeys(Path(folder) for folder in folders if folder))
+        definition, source, wrong = _definition(given, shipped, places)
         findings += wrong
         if wrong:
             continue

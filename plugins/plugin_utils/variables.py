@@ -41,9 +41,32 @@ def judge(
                 fault, remedy = "choice", f"Set it to one of: {', '.join(map(str, option['choices']))}"
             else:
                 fault, remedy = "type", f"Give it a value of type {kind}: {_first_sentence(option)}"
-                seen += "" if option.get("no_log") else f": {error.msg}".rstrip(".")
+                seen = _not_of_type(name, option, given[name])
         findings.append(Finding(f"settings.{fault}", "error", seen, remedy, f"roles/{role}/meta/argument_specs.yml"))
-    return findings, checked.validated_parameters.get(name)
+    value = checked.validated_parameters.get(name)
+    return findings or settings.judge_value(name, value), value
+
+
+_MEANT = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "path": "a path",
+    "list": "a list",
+    "dict": "a mapping",
+}
+
+
+def _not_of_type(name: str, option: Mapping[str, Any], value: object) -> str:
+    """What a value is, and is not, in a sentence; Ansible's own names Python's types."""
+    kind, elements = str(option.get("type", "str")), str(option.get("elements", "str"))
+    found, meant = settings.type_of(value), _MEANT.get(kind, f"of type {kind}")
+    if found == kind:  # one of its elements is wrong, and may be a secret
+        return f"{name} holds something that is not {_MEANT.get(elements, f'of type {elements}')}"
+    if option.get("no_log") or found in ("list", "dict"):
+        return f"{name} is of type {found}, not {meant}"
+    return f"{name} is {value!r}, not {meant}"
 
 
 def _first_sentence(option: Mapping[str, Any]) -> str:

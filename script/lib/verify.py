@@ -18,10 +18,11 @@ from typing import Any
 import nodes
 from project import environment
 
-FIT, UNFIT, UNKNOWN = 0, 1, 2
+STATUS = {True: 0, False: 1, None: 2}
 
 Report = dict[str, Any]
-"""``ok``, null for unknown; ``failures``: findings, each with its ``host``; ``hosts`` by name."""
+"""``ok``, null for unknown; ``failures``: findings, each with its ``host``; ``hosts`` by name, those that could not be
+judged with ``why``."""
 
 
 def arguments(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -46,7 +47,8 @@ def main(given: list[str]) -> int:
     """Run the playbook, tell what it found, and give the exit status."""
     ours, others = arguments(given)
     playbook = "playbooks/preflight.yml" if ours.preflight else "playbooks/verify.yml"
-    variable = "preflight_report" if ours.preflight else "verify_report"
+    # Beside preflight_report and verify_report, which are the user's.
+    variable = "__preflight_copies" if ours.preflight else "__verify_copies"
     with tempfile.TemporaryDirectory() as folder, _said_aside(ours.json):
         reports = Path(folder)
         extra = [*others, f"--extra-vars={json.dumps({variable: folder})}"]
@@ -60,9 +62,29 @@ def main(given: list[str]) -> int:
         report["ok"] = None
     if ours.json:
         print(json.dumps(report, indent=2))
-    elif ended:
-        print(ended, file=sys.stderr)
-    return {True: FIT, False: UNFIT, None: UNKNOWN}[report["ok"]]
+    else:
+        for line in said(report, ended):
+            print(line, file=sys.stderr)
+    return STATUS[report["ok"]]
+
+
+def said(report: Report, ended: str) -> list[str]:
+    """What the playbook's own output lacks: of hosts that were not judged, why, and what was found nevertheless."""
+    lines = []
+    for name, host in report["hosts"].items():
+        if host.get("why"):
+            lines += [
+                f"{name}: {found['severity']}: {found['id']}: {found['seen']}. {found['remedy']}."
+                for found in host.get("findings", [])
+                if found["severity"] != "error"
+            ]
+            lines.append(f"{name} was not judged: {host['why']}")
+    if ended:
+        lines.append(ended)
+    if report["ok"] is not True:
+        told = "something is not as it should be" if report["ok"] is False else "it could not be told"
+        lines.append(f"script/verify ends with status {STATUS[report['ok']]}: {told}")
+    return lines
 
 
 def judged(folder: Path) -> Report:
@@ -78,7 +100,7 @@ def verified(folder: Path) -> Report:
     path = folder / "junit.xml"
     tests = list(ET.parse(path).getroot().iter("testcase")) if path.exists() else []  # noqa: S314 # pytest's own
     failures = []
-    hosts: dict[str, dict[str, int]] = {}
+    hosts: dict[str, dict[str, Any]] = {}
     for test in tests:
         name, _, where = test.get("name", "").partition("[")
         host = where.rstrip("]").removeprefix("ansible://")
@@ -96,7 +118,15 @@ def verified(folder: Path) -> Report:
                     "source": f"{test.get('classname', '').replace('.', '/')}.py",
                 }
             )
+    asked, reached = (_names(folder / f"{which}.json") for which in ("asked", "reached"))
+    for host in asked:
+        why = "the suite did not come to it" if host in reached else "the node could not be reached"
+        hosts.setdefault(host, {"ok": None, "why": why})
     return {"ok": not failures if tests else None, "failures": failures, "hosts": hosts}
+
+
+def _names(path: Path) -> list[str]:
+    return list(json.loads(path.read_text())) if path.exists() else []
 
 
 @contextlib.contextmanager

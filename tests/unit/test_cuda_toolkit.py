@@ -20,7 +20,7 @@ from ansible_collections.inference.sglang.plugins.module_utils import (
     toolkits,
     wheels,
 )
-from ansible_collections.inference.sglang.plugins.modules import cuda_toolkit
+from ansible_collections.inference.sglang.plugins.modules import cuda_toolkit, preflight
 from test_modules import fat_binary, run, snapshot
 
 __all__ = ["run"]  # a fixture
@@ -259,3 +259,47 @@ def test_a_plan_without_its_release_keeps_every_toolkit(home, etc):
     plan(etc, "/elsewhere").write_text('{"cuda_home": "/elsewhere"}')
     (finding,) = toolkit_users.keeps(home)
     assert "does not say which release it is of" in finding.seen
+
+
+# Preflight judges a toolkit that is there before anything is changed.
+
+
+def preflighted(run, tmp_path: Path, **more: object) -> tuple[list[str], dict]:
+    """Ids of the findings about the toolkit, and what was read."""
+    places = {name: str(tmp_path / name) for name in ("releases_path", "cache_path", "toolkit")}
+    result = run(preflight, release="0.5.12.post1", gpu_required=False, **places, **more)
+    room = ("toolkit.", "cuda.toolkit", "cuda.headers")
+    return [finding["id"] for finding in result["findings"] if finding["id"].startswith(room)], result["facts"]
+
+
+def test_preflight_reads_the_folder_of_a_toolkit_that_is_there(run, home, tmp_path):
+    found, facts = preflighted(run, tmp_path, cuda_home=str(home), cuda_version="13.0")
+    assert found == []
+    assert facts["toolkit"]["home"] == str(home)
+    assert facts["toolkit"]["nvcc"] == "13.0.88"
+    assert preflighted(run, tmp_path, cuda_home=f"{home}/")[1]["toolkit"] == facts["toolkit"]
+    assert preflighted(run, tmp_path)[1]["toolkit"] is None
+
+    link = tmp_path / "cuda"
+    link.symlink_to(home)
+    assert preflighted(run, tmp_path, cuda_home=str(link))[0] == ["toolkit.link"]
+    assert preflighted(run, tmp_path, cuda_home=str(home), cuda_version="13.1")[0] == ["toolkit.version"]
+    (home / "include/cublas_v2.h").unlink()
+    assert preflighted(run, tmp_path, cuda_home=str(home))[0] == ["toolkit.incomplete"]
+    (home / "include/cuda_runtime_api.h").write_text("#define CUDART_VERSION 12080\n")
+    assert preflighted(run, tmp_path, cuda_home=str(home))[0] == ["toolkit.mixed", "toolkit.incomplete"]
+    assert preflighted(run, tmp_path, cuda_home=str(tmp_path / "none"))[0] == ["toolkit.missing"]
+
+
+def test_a_recorded_toolkit_is_judged_where_it_was_recorded_and_is_the_one_that_is_meant(run, home, tmp_path):
+    (home / "include/cublas_v2.h").unlink()
+    _found, facts = preflighted(run, tmp_path, cuda_home=str(home))
+    facts = json.loads(json.dumps(facts))
+    assert preflighted(run, tmp_path, cuda_home=str(home), recorded=facts) == (["toolkit.incomplete"], facts)
+    assert preflighted(run, tmp_path, cuda_home="/elsewhere", recorded=facts)[0] == []
+    old = {name: facts[name] for name in ("node", "hardware")}
+    assert preflighted(run, tmp_path, cuda_home=str(home), recorded=old)[0] == []
+    places = {name: str(tmp_path / name) for name in ("releases_path", "cache_path", "toolkit")}
+    for strange in ({"home": str(home)}, "text"):
+        given = {"release": "0.5.12.post1", **places, "cuda_home": str(home), "recorded": {**facts, "toolkit": strange}}
+        assert "recorded is not what this module returned as facts" in run(preflight, **given)["msg"]

@@ -440,3 +440,34 @@ def test_preflight_counts_a_model_that_is_to_be_fetched(tmp_path):
     (tmp_path / "srv/model/a").write_bytes(b"12345")
     assert "/srv/model" in node.written(settings)
     assert weights.stored(tmp_path / "srv/model") == 5
+
+
+def test_preflight_tells_what_a_role_will_fetch_again(tmp_path, fetch, from_url):
+    """The node as the module leaves it, then damaged: one finding a fault, none for what is right."""
+    tmp_path.chmod(0o755)
+    assert fetch(**{**from_url, "path": str(tmp_path / "srv/model")})["complete"]
+    settings = node.replace(SETTINGS, model="", model_download="/srv/model", model_wanted={"source": "url"})
+    account = node.Account("sglang", 54321, frozenset({54321}))
+
+    def found(given=settings) -> list[tuple[str, str]]:
+        facts = node.replace(FIT, model=None, download=node._download(given, account, tmp_path))
+        again = node.NodeFacts.from_dict(json.loads(json.dumps(facts.as_dict())))
+        judged = rules.download(given, again, RELEASE)
+        assert judged == rules.download(given, facts, RELEASE)
+        return [(finding.id, finding.severity) for finding in judged]
+
+    assert found() == []
+    assert found(node.replace(settings, model_wanted={"source": "folder"})) == [("weights.another", "error")]
+    folder = tmp_path / "srv/model"
+    (folder / "model.safetensors").write_bytes(b"")
+    assert found() == [("weights.again", "warning")]
+    assert found(node.replace(settings, model_waived=("weights.again",))) == []
+    (folder / weights.OWN / "0.incomplete").touch(0o600)  # the role's own, which no service reads
+    assert found() == [("weights.again", "warning")]
+    (folder / "config.json").chmod(0o600)
+    assert ("model.unreadable", "warning") in found()
+    assert found(node.replace(settings, model_download="/srv/none")) == []
+    (tmp_path / "srv/empty").mkdir()
+    assert found(node.replace(settings, model_download="/srv/empty")) == []
+    (tmp_path / "srv/file").touch()
+    assert found(node.replace(settings, model_download="/srv/file")) == [("model.not_a_folder", "error")]

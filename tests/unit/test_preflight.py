@@ -104,7 +104,7 @@ def test_facts_that_are_none_are_refused(playbook: Callable[..., Results], tmp_p
         "unjudged": '{"host": "gpu1", "ok": false, "facts": null}',
     }
     folder = recorded(tmp_path / "facts", **texts)
-    hosts: dict[str, dict[str, Any]] = {host: {} for host in [*texts, "missing"]}
+    hosts: dict[str, dict[str, Any]] = {host: {} for host in texts}
     extra = ("-e", f"preflight_facts={folder}", "-e", f"preflight_report={tmp_path / 'reports'}")
     (tmp_path / "reports").mkdir(mode=0o700)
     results = playbook(PLAYBOOK, inventory(tmp_path / "inventory", hosts), *extra)
@@ -115,15 +115,17 @@ def test_facts_that_are_none_are_refused(playbook: Callable[..., Results], tmp_p
     for host in texts:
         assert failed[host].startswith("recorded is not what this module returned as facts (")
         assert failed[host].endswith("write it with preflight_report")
-    assert f"{folder}/missing.json" in failed["missing"]
     for report in reports(tmp_path / "reports").values():
         assert (report["ok"], report["judged"], report["facts"]) == (False, "settings", None)
+        assert report["why"] == "the run ended before the node was judged"
 
 
 # script/verify INVENTORY --preflight --json
 
 
 Verify = Callable[..., "subprocess.CompletedProcess[str]"]
+
+JSON = ("--preflight", "--json")
 
 VERIFY = """
 import sys
@@ -135,12 +137,13 @@ sys.exit(verify.main(sys.argv[1:]))
 
 
 @pytest.fixture
-def verify() -> Verify:
-    """script/verify --preflight --json, with the Ansible that runs these tests."""
+def verify(tmp_path: Path) -> Verify:
+    """script/verify, started in ``tmp_path``, with the Ansible that runs these tests."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", VERIFY, *map(str, arguments), "--preflight", "--json"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "script" / "lib")}
+        command = [sys.executable, "-c", VERIFY, *map(str, arguments)]
+        # As a shell in that folder has it.
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "script" / "lib"), "PWD": str(tmp_path)}
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     return run
@@ -149,11 +152,12 @@ def verify() -> Verify:
 def test_verify_reports_fit_nodes_and_its_report_is_taken_as_facts(
     verify: Verify, playbook: Callable[..., Results], tmp_path: Path
 ) -> None:
-    folder = recorded(tmp_path / "facts", gpu1=BOX)
+    recorded(tmp_path / "facts", gpu1=BOX)
     cluster = ROOT / "inventories" / "pp8-pcie"
-    done = verify(cluster, "-e", f"preflight_facts={folder}")
+    done = verify(cluster, *JSON, "-e", "preflight_facts=facts", "-e", "preflight_report=mine")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
+    assert reports(tmp_path / "mine") == told["hosts"], "the user's folder, where the script was started"
     assert (told["ok"], told["failures"], list(told["hosts"])) == (True, [], ["gpu1"])
     again = recorded(tmp_path / "again", gpu1=json.dumps(told["hosts"]["gpu1"]))
     extra = ("-e", f"preflight_facts={again}", "-e", f"preflight_report={tmp_path / 'reports'}")
@@ -164,7 +168,7 @@ def test_verify_reports_fit_nodes_and_its_report_is_taken_as_facts(
 def test_verify_reports_what_is_unfit(verify: Verify, tmp_path: Path) -> None:
     hosts: dict[str, dict[str, Any]] = {"good": {}, "bad": {}}
     folder = recorded(tmp_path / "facts", good=BOX, bad=REDIRECTED)
-    done = verify(inventory(tmp_path / "inventory", hosts), "-e", f"preflight_facts={folder}")
+    done = verify(inventory(tmp_path / "inventory", hosts), *JSON, "-e", f"preflight_facts={folder}")
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
     assert told["ok"] is False
@@ -176,18 +180,61 @@ def test_verify_reports_what_is_unfit(verify: Verify, tmp_path: Path) -> None:
     assert told["hosts"]["good"]["ok"]
 
 
-def test_verify_cannot_tell_of_a_node_that_is_not_reached(verify: Verify, tmp_path: Path) -> None:
-    # ssh that ends at once, as for a closed port.
-    away = {"ansible_host": "192.0.2.1", "ansible_ssh_executable": "/bin/false"}
-    done = verify(inventory(tmp_path / "inventory", {"away": away}))
+@pytest.fixture
+def away(tmp_path: Path) -> Path:
+    """An inventory of one node, whose ssh ends at once, as for a closed port."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexit 255\n")
+    ssh.chmod(0o755)
+    variables = {"ansible_host": "192.0.2.1", "ansible_ssh_executable": str(ssh)}
+    return inventory(tmp_path / "inventory", {"away": variables})
+
+
+def test_preflight_cannot_tell_of_a_node_that_is_not_reached(verify: Verify, away: Path) -> None:
+    done = verify(away, *JSON)
     assert done.returncode == 2, done.stderr
     told = json.loads(done.stdout)
     assert (told["ok"], told["failures"]) == (None, [])
+    host = told["hosts"]["away"]
+    assert (host["ok"], host["judged"], host["why"]) == (None, "settings", "the node could not be reached")
+
+
+def test_preflight_shows_what_was_found_of_the_settings_alone(verify: Verify, away: Path) -> None:
+    done = verify(away, "--preflight")
+    assert done.returncode == 2, done.stdout
+    lines = done.stderr.splitlines()
+    assert "away was not judged: the node could not be reached" in lines
+    assert lines[-1] == "script/verify ends with status 2: it could not be told"
+    assert any(line.startswith("away: info: tuning.faster: ") for line in lines), done.stderr
+
+
+def test_hosts_without_recorded_facts_are_all_told(verify: Verify, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "facts", there=BOX)
+    cluster = inventory(tmp_path / "inventory", {"one": {}, "there": {}, "two": {}})
+    done = verify(cluster, *JSON, "-e", f"preflight_facts={folder}")
+    assert done.returncode == 2, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["failures"]) == (None, [])
+    assert {name: (host["ok"], host["why"]) for name, host in told["hosts"].items()} == {
+        "one": (None, f"{folder}/one.json is not there"),
+        "there": (None, "the node was not read"),
+        "two": (None, f"{folder}/two.json is not there"),
+    }
+
+
+def test_verify_cannot_tell_of_a_node_that_is_not_reached(verify: Verify, away: Path) -> None:
+    done = verify(away, "--json")
+    assert done.returncode == 2, done.stderr
+    assert json.loads(done.stdout) == {
+        "ok": None,
+        "failures": [],
+        "hosts": {"away": {"ok": None, "why": "the node could not be reached"}},
+    }
 
 
 @pytest.mark.parametrize("given", [[], ["/nonexistent"]], ids=["nothing", "no inventory"])
 def test_verify_refuses_bad_usage(verify: Verify, given: list[str]) -> None:
-    done = verify(*given)
+    done = verify(*given, *JSON)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: script/verify" in done.stderr
 

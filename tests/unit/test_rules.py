@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.inference.sglang.plugins.module_utils import node, rules
-from ansible_collections.inference.sglang.plugins.module_utils.hardware import Hardware
+from ansible_collections.inference.sglang.plugins.module_utils.hardware import CudaTree, Hardware
 from ansible_collections.inference.sglang.plugins.module_utils.releases import RELEASES
 from ansible_collections.inference.sglang.plugins.module_utils.settings import NodeSettings
+from ansible_collections.inference.sglang.plugins.module_utils.toolkit_rules import Tree
 
 ANY = "0.0.0.0"  # noqa: S104
 RELEASE = RELEASES["0.5.12.post1"]
@@ -340,3 +341,23 @@ def test_only_hardware_and_weights_can_be_accepted(name):
     (finding,) = rules.judge(settings, FIT, RELEASE)
     assert finding.id == "preflight.accepted"
     assert finding.seen == f"preflight_accepted names {name}"
+
+
+def test_a_toolkit_that_was_read_is_judged_once():
+    """Not again by what a look at the usual places tells of it."""
+    home = "/usr/local/cuda-12.8"
+    settings = replace(SETTINGS, cuda_home=f"{home}/", cuda_version="12.8", cuda_architecture="120f")
+    tree = Tree(target=home, nvcc="12.8.61", headers="12.8")
+    text = (Path(__file__).parent / "data/nodes/eight_rtx_pro_6000.json").read_text()
+    usual = CudaTree(path=home, target=home, found=("folder",), nvcc="12.8", headers="12.8")
+    hardware = replace(Hardware.from_dict(json.loads(text)["hardware"]), cuda_trees=(usual,))
+    judged = {
+        given: [
+            finding.id
+            for finding in rules.judge(settings, FIT, RELEASE, hardware, given)
+            if finding.id.startswith(("toolkit.", "cuda."))
+        ]
+        for given in (None, tree)
+    }
+    assert judged == {None: ["cuda.toolkit"], tree: ["toolkit.torch"]}
+    assert not rules.judge(replace(settings, cuda_home=""), FIT, RELEASE, None, tree)

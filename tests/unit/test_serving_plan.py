@@ -37,10 +37,13 @@ def test_an_example_is_planned_without_its_node(playbook: Callable[..., Results]
     assert "ExecStart=" in shown(results, "Show its unit, on a node with Python 3.12")
 
 
-def test_the_plan_for_programs_is_all_of_it(playbook: Callable[..., Results], tmp_path: Path) -> None:
-    playbook(ROOT / "playbooks" / "plan.yml", ROOT / "inventories" / "pp8-pcie", "-e", f"plan_folder={tmp_path}")
+def test_the_plan_for_programs_is_all_of_it(
+    playbook: Callable[..., Results], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PWD", str(tmp_path))  # as a shell in that folder has it
+    playbook(ROOT / "playbooks" / "plan.yml", ROOT / "inventories" / "pp8-pcie", "-e", "plan_folder=plans/new")
     assert not (tmp_path / "connected").exists()
-    plan = json.loads((tmp_path / "gpu1.json").read_text(encoding="utf-8"))
+    plan = json.loads((tmp_path / "plans" / "new" / "gpu1.json").read_text(encoding="utf-8"))
     assert {"arguments", "environment", "digest", "reasons", "memory", "expected", "candidates", "warmup"} <= set(plan)
     assert plan["expected"]["loaded"]["requests"] == 64
     assert plan["layout"]["pipeline"] == 8

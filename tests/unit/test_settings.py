@@ -98,3 +98,97 @@ def test_null_is_wrong_where_something_is_needed():
     assert [f.id for f in settings.misread("sglang_root", {"type": "path"}, None, "/opt/sglang")] == ["settings.empty"]
     assert [f.id for f in settings.misread("model_weights_path", {"required": True}, None)] == ["settings.empty"]
     assert not settings.misread("sglang_server_key", {"type": "str"}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seen"),
+    [
+        ("nccl_proof_timeout", -5, "is -5"),
+        ("nccl_proof_timeout", float("nan"), "is nan"),
+        ("nccl_proof_repeats", 0, "is 0"),
+        ("nccl_proof_sizes", [65536, -1], "holds -1"),
+        ("nvidia_driver_power_limit", -4, "is -4"),
+        ("nvidia_driver_version", "580", "is '580'"),
+        ("nvidia_driver_version", "580.x", "is '580.x'"),
+        ("cuda_repository_priority", 1000, "is 1000"),
+        ("cuda_repository_key_fingerprints", ["abc"], "holds 'abc'"),
+        ("cuda_repository_key_fingerprints", [], "is empty"),
+        ("cuda_repository_proxy", "foo", "is of another form"),
+        ("cuda_repository_proxy", 'http://proxy:3128"; Dir "/', "is of another form"),
+        ("cuda_toolkit_architecture", "sm_90", "is 'sm_90'"),
+        ("cuda_toolkit_architecture", "90b", "is '90b'"),
+        ("node_settings_acs_bridges", ["0000:40:01.1", "xx"], "holds 'xx'"),
+        ("node_settings_limits", ["a b"], "holds 'a b'"),
+        ("node_settings_limits", ["@bench\n"], "holds '@bench\\n'"),
+        ("node_settings_sysctl", {"vm.max_map_count": "lots"}, "gives vm.max_map_count 'lots', not a number"),
+        ("node_settings_sysctl", {"vm.max_map_count": [1]}, "gives vm.max_map_count a value of type list"),
+        ("node_settings_sysctl", {"kernel.core_pattern": "a\nb"}, "gives kernel.core_pattern 'a\\nb'"),
+        ("node_settings_sysctl", {"swappiness": 1}, "names 'swappiness'"),
+        ("node_settings_sysctl", {1: 1}, "names 1"),
+        ("node_settings_module_options", {"nvidia_uvm": 3}, "gives nvidia_uvm 3"),
+        ("node_settings_module_options", {"nvidia uvm": {}}, "names 'nvidia uvm'"),
+        ("node_settings_module_options", {"nvidia": {"a b": 1}}, "gives nvidia an option 'a b'"),
+        ("node_settings_module_options", {"nvidia": {"a": None}}, "gives nvidia a=a value of type NoneType"),
+        ("node_settings_module_options", {"nvidia": {"a": "1 b=2"}}, "gives nvidia a='1 b=2'"),
+    ],
+)
+def test_a_value_of_another_form_is_refused(name, value, seen):
+    (finding,) = settings.judge_value(name, value)
+    assert (finding.id, finding.severity) == ("settings.value", "error")
+    assert finding.seen == f"{name} {seen}"
+    assert not finding.remedy.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nccl_proof_timeout", 1),
+        ("nccl_proof_sizes", None),
+        ("nccl_proof_sizes", [65536, 1 << 28]),
+        ("cuda_repository_key_fingerprints", ["EB69 3B30 35CD 5710 E231  E123 A4B4 6996 3BF8 63CC"]),
+        ("cuda_repository_key_fingerprints", ["0xeb693b3035cd5710e231e123a4b469963bf863cc", "a" * 64]),
+        ("cuda_repository_priority", 999),
+        ("cuda_repository_proxy", ""),
+        ("cuda_repository_proxy", "http://user:secret@proxy.example:3128/"),
+        ("cuda_repository_proxy", "https://[fd00::1]:3128"),
+        ("cuda_toolkit_architecture", "90"),
+        ("cuda_toolkit_architecture", "90a"),
+        ("cuda_toolkit_architecture", "103f"),
+        ("nvidia_driver_version", ""),
+        ("nvidia_driver_version", "580.105.08"),
+        ("nvidia_driver_version", "1:580.95.05-0ubuntu1"),
+        ("node_settings_acs_bridges", []),
+        ("node_settings_acs_bridges", ["0000:40:01.1", "c0:03.0", "10000:e0:06.0"]),
+        ("node_settings_limits", ["root", "@bench", "*", "first.last", "@1000:"]),
+        ("node_settings_sysctl", {"vm.max_map_count": "1048576", "kernel.numa_balancing": None}),
+        ("node_settings_sysctl", {"vm.lowmem_reserve_ratio": "256 256 32", "net.ipv4.tcp_rmem": "4096 131072 6291456"}),
+        ("node_settings_sysctl", {"kernel.core_pattern": "|/bin/false", "vm.overcommit_memory": True}),
+        ("node_settings_sysctl", {"net.ipv4.conf.eth0/100.rp_filter": 1, "net/ipv4/ip_forward": 1}),
+        ("node_settings_module_options", {}),
+        ("node_settings_module_options", {"nvidia-current-uvm": {"uvm_disable_hmm": True}}),
+        ("node_settings_module_options", {"nvidia": {"NVreg_RegistryDwords": '"RMa=1; RMb=2"', "NVreg_X": "0x1"}}),
+        ("of_no_form", -1),
+    ],
+)
+def test_a_value_that_may_be_meant_is_taken(name, value):
+    assert settings.judge_value(name, value) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ({"nccl_proof_timeout": 300, "nccl_proof_step_timeout": 300}, ""),
+        ({"nccl_proof_timeout": 300, "nccl_proof_step_timeout": 301}, "nccl_proof_step_timeout is 301"),
+        ({"nccl_proof_step_timeout": 301}, ""),
+        ({"nvidia_driver_branch": 580, "nvidia_driver_version": "570.10"}, "nvidia_driver_version is '570.10'"),
+        ({"nvidia_driver_branch": 580, "nvidia_driver_version": "580.105.08"}, ""),
+        ({"nvidia_driver_branch": 580, "nvidia_driver_version": "1:580.95.05-1"}, ""),
+        ({"nvidia_driver_branch": 58, "nvidia_driver_version": "580.95.05"}, "nvidia_driver_branch 58"),
+        ({"nvidia_driver_branch": 580, "nvidia_driver_version": ""}, ""),
+        ({"nvidia_driver_version": "570.10"}, ""),
+    ],
+)
+def test_values_fit_each_other(given, seen):
+    findings = settings.judge_together(given)
+    assert len(findings) == bool(seen)
+    assert all(finding.id == "settings.value" and seen in finding.seen for finding in findings)

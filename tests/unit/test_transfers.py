@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -436,17 +438,46 @@ def test_a_detached_process_fetches_and_the_lock_goes_with_it(hub, folder):
     hub.hold.set()
     lock = folder.claim()
     made = Transfer(folder, wanted(hub), Source())
-    transfers.detach(lambda: transfers.fetch(made))
+    transfers.detach(lambda: transfers.fetch(made), "model_weights")
     os.close(lock)
     until(lambda: folder.told().get("running"))
     assert folder.busy()
     assert "of" in folder.told()["text"]
-    assert folder.told()["pid"] != os.getpid()
+    pid = folder.told()["pid"]
+    assert pid != os.getpid()
+    assert Path(f"/proc/{pid}/comm").read_text() == "model_weights\n"
     hub.hold.clear()
     until(lambda: not folder.busy())
     assert weights.complete(folder.path, WHAT)
     assert held(folder) == FILES
     assert folder.told() == {}
+
+
+def test_of_a_slow_line_little_is_lost_when_the_process_is_killed(hub, folder, monkeypatch):
+    """At 40 kB/s all that has come is on the disk before the next read, and a read takes less than a second."""
+    made = transfer(folder, wanted(hub))
+    content = os.urandom(400_000)
+    file = Wanted("slow.bin", len(content), hashlib.sha256(content).hexdigest(), "", "http://slow")
+    now, done, asked = [0.0], [0], []
+
+    class Slow(io.BytesIO):
+        def read(self, count: int | None = -1) -> bytes:
+            assert folder.part(file).stat().st_size == done[0]
+            chunk = super().read(count)
+            now[0] += len(chunk) / 40_000
+            done[0] += len(chunk)
+            asked.append(count)
+            return chunk
+
+    @contextlib.contextmanager
+    def opened(_file, start):
+        yield Slow(content[start:]), start, len(content)
+
+    made.source.open = opened
+    folder.own.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(transfers.time, "monotonic", lambda: now[0])
+    assert made._fill(file, folder.part(file)) == file.sha256
+    assert max(asked) < 40_000
 
 
 def test_what_a_detached_process_failed_at_is_told(hub, folder):

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from ansible_collections.inference.sglang.plugins.module_utils import settings
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"model_weights_path": "/srv/models/tiny"}
@@ -17,12 +19,14 @@ REPOSITORY = {
     "cuda_repository_key": "https://mirror.example/cuda/key.gpg",
 }
 PACKAGES = {"cuda_toolkit_method": "apt", **REPOSITORY}
+MIRROR = {"model_weights_source": "url", "model_weights_url": "https://m.example"}
 DRIVER = {"nvidia_driver_manage": True, **REPOSITORY}
 
 # Each host has its own fault: what must be found, by id and by words of the finding.
 FAULTS = {
     "misspelt": ({**GOOD, "sglang_sever_port": 30000}, "settings.unknown", "Rename it to sglang_server_port"),
-    "wrong_type": ({**GOOD, "sglang_server_port": "eighty"}, "settings.type", "sglang_server_port is 'eighty'"),
+    "wrong_type": ({**GOOD, "sglang_server_port": "eighty"}, "settings.type", "is 'eighty', not a whole number"),
+    "element_type": ({**GOOD, "nccl_proof_sizes": ["big"]}, "settings.type", "holds something that is not a whole"),
     "quiet_type": ({**GOOD, "sglang_root": ["/opt/sglang"]}, "settings.type", "sglang_root is of type list"),
     "hidden": ({**GOOD, "uv_environment": "token: hunter2"}, "settings.type", "uv_environment is of type str"),
     "choice": ({**GOOD, "model_weights_source": "floppy"}, "settings.choice", "path, tiny-llama"),
@@ -102,7 +106,30 @@ FAULTS = {
         "settings.path",
         "'models/tiny', not an absolute path",
     ),
+    "branch": (
+        {
+            **GOOD,
+            "model_weights_source": "huggingface",
+            "model_weights_repository": "a/b",
+            "model_weights_revision": "main",
+        },
+        "weights.unpinned",
+        "git ls-remote",
+    ),
+    "checksums": (
+        {**GOOD, **MIRROR, "model_weights_checksums": "none.sha256"},
+        "weights.setting",
+        "inventory/none.sha256",
+    ),
+    "seed": (
+        {**GOOD, **MIRROR, "model_weights_checksums": "https://m.example/s", "model_weights_seed": "gpu9"},
+        "weights.setting",
+        "no host of the inventory",
+    ),
     "no_lock": ({**GOOD, "sglang_python_version": "3.10"}, "release.python", "3.12"),
+    "options_flat": ({**GOOD, "node_settings_module_options": {"nvidia_uvm": 3}}, "settings.value", "nvidia_uvm 3"),
+    "priority": ({**GOOD, "cuda_repository_priority": 2000}, "settings.value", "from 1 to 999"),
+    "proxy": ({**GOOD, "cuda_repository_proxy": "u:hunter2"}, "settings.value", "Write it as http://host:port"),
     "undefined": ({**GOOD, "sglang_release": "{{ nowhere }}"}, "settings.unresolved", "nowhere"),
 }
 
@@ -120,6 +147,51 @@ def test_every_fault_is_found_without_a_connection(play, tmp_path):
         assert words in finding["seen"] + finding["remedy"]
         assert "hunter2" not in json.dumps(result)
         assert f"{name}: error: {expected}: " in result["msg"]
+
+
+def numbers() -> dict[str, object]:
+    """Every number among the roles' variables, with one that nobody means."""
+    found: dict[str, object] = {}
+    for path in sorted((ROOT / "roles").glob("*/meta/argument_specs.yml")):
+        for entry in yaml.safe_load(path.read_text())["argument_specs"].values():
+            for name, option in entry.get("options", {}).items():
+                if option.get("type") in ("int", "float"):
+                    found[name] = -7
+                elif option.get("elements") in ("int", "float"):
+                    found[name] = [-7]
+    return found
+
+
+def test_every_number_has_a_range(play):
+    """A new one needs an entry in ``settings.VALUES``, or to be judged elsewhere, and to be named in ``ELSEWHERE``."""
+    absurd = numbers()
+    assert set(absurd) <= {*settings.VALUES, *settings.ELSEWHERE}
+    assert not set(settings.VALUES) & set(settings.ELSEWHERE)
+    results = play({"inference.sglang.validate_settings": {}}, {name: {**GOOD, name: absurd[name]} for name in absurd})
+    for name in absurd:
+        outcome, result = results[name]
+        assert outcome == "failed", name
+        expected = settings.ELSEWHERE.get(name, "settings.value")
+        told = [finding["seen"] for finding in result["findings"] if finding["id"] == expected]
+        assert any(name in seen for seen in told), name
+
+
+def test_every_form_is_of_a_variable_that_there_is():
+    specs = [yaml.safe_load(path.read_text()) for path in (ROOT / "roles").glob("*/meta/argument_specs.yml")]
+    known = {name for spec in specs for entry in spec["argument_specs"].values() for name in entry.get("options", {})}
+    assert {*settings.VALUES, *settings.ELSEWHERE} <= known
+
+
+def test_what_is_worth_a_warning_is_told_beside_the_errors(play):
+    variables = {**GOOD, "nccl_proof_timeout": -5, "nvidia_drver_reboot": True}
+    outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": variables})["node1"]
+    assert outcome == "failed"
+    head, error, warning = result["msg"].splitlines()
+    assert head == "1 wrong in the settings of node1, nothing was changed:"
+    assert error.startswith(
+        "node1: error: settings.value: nccl_proof_timeout is -5. Set it to a number from 1 to 86400 s"
+    )
+    assert warning.startswith("node1: warning: settings.similar: nvidia_drver_reboot")
 
 
 def test_a_key_beside_the_inventory_is_found(play, tmp_path):
@@ -226,12 +298,12 @@ def test_strings_of_the_command_line_become_what_the_roles_want(play):
     extra += ("-e", "cpu_engine_enabled=yes", "-e", '{"sglang_server_flags": {"pp-size": "8"}}')
     outcome, result = play({"inference.sglang.validate_settings": {}}, {"node1": GOOD}, "--check", *extra)["node1"]
     assert outcome == "ok", result
-    settings = result["settings"]
-    assert settings["sglang_server_port"] == 30001
-    assert settings["preflight_gpu_required"] is False
-    assert settings["cpu_engine_enabled"] is True
-    assert settings["sglang_server_flags"] == {"pp-size": "8"}
-    assert settings["sglang_server_model_path"] == GOOD["model_weights_path"]
+    given = result["settings"]
+    assert given["sglang_server_port"] == 30001
+    assert given["preflight_gpu_required"] is False
+    assert given["cpu_engine_enabled"] is True
+    assert given["sglang_server_flags"] == {"pp-size": "8"}
+    assert given["sglang_server_model_path"] == GOOD["model_weights_path"]
 
 
 def test_the_role_tells_all_that_is_wrong_with_a_node(play, tmp_path):
@@ -258,8 +330,8 @@ def test_a_toolkit_of_packages_has_no_lock_and_may_be_newer(play):
     assert outcome == "ok"
     assert [finding["id"] for finding in result["findings"]] == ["toolkit.torch"]
     assert result["locks"]["toolkit"] == ""
-    settings = result["settings"]
-    assert settings["cuda_toolkit_home"] == "/usr/local/cuda-13.1"
-    assert settings["cuda_toolkit_path"] == "/opt/sglang/toolkits/13.1-apt"
-    assert settings["cuda_toolkit_packages"] == ["cuda-toolkit-13-1"]
-    assert settings["flashinfer_cache_path"].endswith("-13.1-apt")
+    given = result["settings"]
+    assert given["cuda_toolkit_home"] == "/usr/local/cuda-13.1"
+    assert given["cuda_toolkit_path"] == "/opt/sglang/toolkits/13.1-apt"
+    assert given["cuda_toolkit_packages"] == ["cuda-toolkit-13-1"]
+    assert given["flashinfer_cache_path"].endswith("-13.1-apt")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ansible_collections.inference.sglang.plugins.module_utils import tiny_llama
 from ansible_collections.inference.sglang.plugins.module_utils.weights import Progress, Stock, Wanted, WeightsError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}'
 SHARDS = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
 
 
@@ -34,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     for name in SHARDS:
         (tmp_path / name).write_bytes(shard())
     (tmp_path / weights.INDEX).write_bytes(index())
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text(CONFIG)
     (tmp_path / "tokenizer.json").write_text("{}")
     return tmp_path
 
@@ -62,7 +64,7 @@ def test_field_case_half_downloaded_weights(tmp_path):
         b'{"metadata": {"total_size": 30}, "weight_map": {"a": "model-00001-of-00003.safetensors",'
         b' "b": "model-00002-of-00003.safetensors", "c": "model-00003-of-00003.safetensors"}}'
     )
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text(CONFIG)
     (tmp_path / "tokenizer.json").write_text("{}")
     found = {finding.id: finding for finding in weights.judge(weights.take(tmp_path, "/srv/model"))}
     assert list(found) == ["weights.missing", "weights.broken", "weights.partial"]
@@ -328,7 +330,7 @@ def test_a_folder_is_copied_with_the_hashes_that_it_knows(folder):
     (folder / weights.OWN / "manifest.json").write_text(json.dumps(manifest))
     found = {file.name: file for file in weights.from_folder(folder)}
     assert set(found) == {*SHARDS, weights.INDEX, "config.json", "tokenizer.json"}
-    assert found["config.json"] == Wanted("config.json", 2, "f" * 64, "", str(folder / "config.json"))
+    assert found["config.json"] == Wanted("config.json", len(CONFIG), "f" * 64, "", str(folder / "config.json"))
     assert found["tokenizer.json"].sha256 == ""
 
 
@@ -417,17 +419,31 @@ def test_the_same_files_are_the_same_whatever_they_are_reached_by():
     [
         ({"source": "path"}, []),
         ({}, []),
-        ({"source": "huggingface", "repository": "org/name", "revision": "main"}, []),
+        ({"source": "huggingface", "repository": "org/name", "revision": COMMIT}, []),
+        ({"source": "huggingface", "repository": "org/name", "revision": "main"}, ["'main' is no commit hash"]),
+        ({"source": "huggingface", "repository": "org/name", "revision": COMMIT[:-1]}, ["is no commit hash"]),
         ({"source": "huggingface", "repository": "org/name"}, ["model_weights_revision is not set"]),
-        ({"source": "huggingface", "repository": "name", "revision": "x"}, ["'name', not organisation/name"]),
-        ({"source": "huggingface", "repository": "https://x/a/b", "revision": "x"}, ["not organisation/name"]),
+        ({"source": "huggingface", "repository": "name", "revision": COMMIT}, ["'name', not organisation/name"]),
+        ({"source": "huggingface", "repository": "https://x/a/b", "revision": COMMIT}, ["not organisation/name"]),
         ({"source": "url"}, ["model_weights_url is not set", "model_weights_checksums is not set"]),
-        ({"source": "url", "url": "mirror.example/m", "checksums": "x"}, ["model_weights_url is no plain address"]),
-        ({"source": "url", "url": "https://u:p@mirror.example", "checksums": "x"}, ["no plain address"]),
-        ({"source": "url", "url": "https://mirror.example/m?x=1", "checksums": "x"}, ["no plain address"]),
-        ({"source": "url", "url": "http://mirror.example", "checksums": "x", "token": "t"}, ["would go in clear"]),
-        ({"source": "url", "url": "http://mirror.example", "checksums": "x"}, []),
-        ({"source": "url", "url": "https://mirror.example", "checksums": "x", "token": "t"}, []),
+        (
+            {"source": "url", "url": "mirror.example/m", "checksums": "https://m.example/s"},
+            ["model_weights_url is no plain address"],
+        ),
+        (
+            {"source": "url", "url": "https://u:p@mirror.example", "checksums": "https://m.example/s"},
+            ["no plain address"],
+        ),
+        (
+            {"source": "url", "url": "https://mirror.example/m?x=1", "checksums": "https://m.example/s"},
+            ["no plain address"],
+        ),
+        (
+            {"source": "url", "url": "http://mirror.example", "checksums": "https://m.example/s", "token": "t"},
+            ["would go in clear"],
+        ),
+        ({"source": "url", "url": "http://mirror.example", "checksums": "https://m.example/s"}, []),
+        ({"source": "url", "url": "https://mirror.example", "checksums": "https://m.example/s", "token": "t"}, []),
         ({"source": "folder"}, ["model_weights_folder is not set"]),
         ({"source": "folder", "folder": "/srv/a/", "path": "/srv/a"}, ["there is nothing to copy"]),
         ({"source": "folder", "folder": "/mnt/a", "path": "/srv/a"}, []),
@@ -441,6 +457,146 @@ def test_settings(values, expected):
         assert "u:p" not in str(finding)
 
 
+def test_a_list_of_checksums_is_read_on_the_controller(tmp_path):
+    (tmp_path / "sums").write_text(f"{'a' * 64}  ./config.json\n")
+    (tmp_path / "bad").write_text("MD5 (a) = 1\n")
+
+    def judged(listed: str, *folders: str | None) -> list[str]:
+        values = {"source": "url", "url": "https://mirror.example", "checksums": listed}
+        named = {f"model_weights_{name}": value for name, value in values.items()}
+        return [finding.seen for finding in weights.judge_settings(named, folders)]
+
+    assert judged("sums", None, str(tmp_path / "none"), str(tmp_path)) == []
+    assert judged(str(tmp_path / "sums")) == []
+    assert judged("https://mirror.example/sums", str(tmp_path)) == []
+    (missing,) = judged("sum", str(tmp_path), "/nonexistent")
+    assert f"there is no file {tmp_path}/sum or /nonexistent/sum" in missing
+    (wrong,) = judged("bad", str(tmp_path))
+    assert "line 1 of model_weights_checksums" in wrong
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (wrong,) = judged("binary", str(tmp_path))
+    assert "cannot be read" in wrong
+
+
+def test_the_seed_is_a_host_of_the_inventory():
+    values = {"model_weights_source": "url", "model_weights_url": "https://m.example", "model_weights_seed": "gpu9"}
+    values["model_weights_checksums"] = "https://m.example/sums"
+    (found,) = weights.judge_settings(values, hosts=["gpu1", "gpu2"])
+    assert "'gpu9', which is no host" in found.seen
+    for seed in ("gpu1", ""):
+        assert weights.judge_settings({**values, "model_weights_seed": seed}, hosts=["gpu1", "gpu2"]) == []
+
+
+def test_what_is_missing_is_told_with_what_it_is():
+    (found,) = weights.judge_settings({"model_weights_source": "huggingface", "model_weights_repository": "a/b"})
+    assert "40 hex digits" in found.remedy
+    assert "git ls-remote" in found.remedy
+
+
+# --- config.json
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "is no JSON"),
+        ("version https://git-lfs.github.com/spec/v1", "is no JSON"),
+        ("[" * 200_000, "is no JSON"),
+        ("[]", "is no JSON object"),
+        ("{}", "names no architectures"),
+        ('{"architectures": ["X"]}', "names no model_type"),
+        ('{"text_config": [], "model_type": "x"}', "names no architectures"),
+        ('{"architectures": ["X"], "auto_map": {"AutoConfig": "c.C"}}', ""),
+        ('{"text_config": {"architectures": ["X"]}, "model_type": "x"}', ""),
+    ],
+)
+def test_a_config_that_no_engine_reads(folder, content, why):
+    (folder / "config.json").write_text(content)
+    found = weights.judge(weights.take(folder))
+    assert [finding.id for finding in found] == (["weights.config"] if why else [])
+    assert not why or found[0].seen == f"{folder}/config.json {why}"
+    (folder / "config.json").unlink()
+    assert ids(folder) == []  # told by who looks for it
+
+
+# --- what a role will fetch again
+
+
+FETCHED_AS = {"source": "huggingface", "repository": "org/name", "revision": COMMIT, "include": ["*"], "exclude": []}
+
+
+def judged(folder: Path, wanted=FETCHED_AS, size_gb: float = 0) -> list[tuple[str, str, str]]:
+    there = weights.Fetched.from_dict(json.loads(json.dumps(asdict(weights.fetched(folder)))))
+    found = weights.judge_fetched(there, weights.take(folder), wanted, size_gb)
+    return [(finding.id, finding.severity, finding.seen) for finding in found]
+
+
+def test_what_a_role_fetches_again_is_told_by_file(folder):
+    whole(folder, FETCHED_AS)
+    assert judged(folder) == []
+    (folder / SHARDS[0]).write_bytes(shard()[:-1])
+    (folder / SHARDS[1]).unlink()
+    os.utime(folder / "tokenizer.json", ns=(1, 1))
+    (folder / "config.json").write_text("{")
+    ((fault, severity, seen),) = judged(folder)
+    assert (fault, severity) == ("weights.again", "warning")
+    assert seen.startswith(f"4 files in {folder} are not what was fetched: {SHARDS[1]} (removed), config.json (1 bytes")
+    assert f"{SHARDS[0]} ({len(shard()) - 1} bytes, and {len(shard())} were fetched)" in seen
+    assert "tokenizer.json (written again since it was fetched)" in seen
+
+
+def test_what_a_role_does_not_mend_is_an_error(folder):
+    """Files that lay there before are not replaced; nor is what has the recorded size and time."""
+    whole(folder, FETCHED_AS)
+    path = folder / weights.OWN / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][SHARDS[0]]["ours"] = False
+    path.write_text(json.dumps(manifest))
+    (folder / SHARDS[0]).write_bytes(b"")
+    assert [found[:2] for found in judged(folder)] == [("weights.conflict", "error")]
+    (folder / SHARDS[0]).write_bytes(shard())
+    times = (folder / "config.json").stat()
+    (folder / "config.json").write_text("x" * times.st_size)
+    os.utime(folder / "config.json", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert [found[:2] for found in judged(folder)] == [("weights.again", "warning"), ("weights.config", "error")]
+
+
+def test_a_folder_of_another_model_is_refused_before_anything_is_changed(folder):
+    whole(folder, FETCHED_AS)
+    ((fault, severity, seen),) = judged(folder, {**FETCHED_AS, "revision": "f" * 40})
+    assert (fault, severity) == ("weights.another", "error")
+    assert f"revision {COMMIT}, wanted is {'f' * 40}" in seen
+    assert judged(folder, {"source": "huggingface"}) == []
+
+
+def test_a_folder_that_is_half_fetched_is_told_with_how_much_is_there(folder):
+    (folder / weights.OWN).mkdir()
+    (folder / SHARDS[1]).unlink()
+    ledger = {"files": {SHARDS[0]: weights.record(folder / SHARDS[0], "0" * 64, True), "x": 1}}
+    (folder / weights.OWN / weights.LEDGER).write_text(json.dumps(ledger))
+    (folder / weights.OWN / "0.incomplete").write_bytes(bytes(1_000_000))
+    ((_, severity, again), (fault, info, seen)) = judged(folder, size_gb=594)
+    assert (severity, fault, info) == ("warning", "weights.begun", "info")
+    assert "x (removed)" in again
+    assert seen == f"1.0 MB of 594 GB lie in {folder}, in 5 whole files and parts of others"
+    # Not the role's: it is in the way.
+    (folder / SHARDS[2]).write_bytes(b"")
+    assert ("weights.broken", "error") in [found[:2] for found in judged(folder)]
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"files": []}', '{"files": {"config.json": {}}}'])
+def test_a_damaged_manifest_ends_in_a_finding(folder, content):
+    (folder / weights.OWN).mkdir()
+    (folder / weights.OWN / "manifest.json").write_text(content)
+    assert {found[1] for found in judged(folder, {})} <= {"warning", "info"}
+
+
+def test_settings_tell_what_is_to_be_fetched():
+    values = {"model_weights_source": "folder", "model_weights_folder": "/mnt/m"}
+    assert weights.wanted_by(values) == {"source": "folder", "folder": "/mnt/m"}
+    assert weights.wanted_by({"model_weights_source": "path"}) == {}
+
+
 def test_a_branch_is_refused_with_the_commit_to_write():
     told = weights.unpinned("main", COMMIT)
     assert told.remedy == f"Set model_weights_revision: {COMMIT}"
@@ -452,9 +608,17 @@ def test_a_branch_is_refused_with_the_commit_to_write():
 
 def test_progress_is_told_in_gigabytes_and_time():
     progress = Progress(300 * 10**9, 600 * 10**9, 31, 62, 100, begun=200 * 10**9)
-    assert str(progress) == "31 of 62 files, 300.00 of 600.00 GB (50 %), 1.000 GB/s, 5 min 00 s left"
-    assert str(Progress(0, 0, 0, 0, 0)) == "0 of 0 files, 0.00 of 0.00 GB (100 %), 0.000 GB/s, unknown left"
+    assert str(progress) == "31 of 62 files, 300.00 GB of 600.00 GB (50 %), 1.00 GB/s, 5 min 00 s left"
+    assert str(Progress(0, 10**6, 0, 1, 60)) == "0 of 1 files, 0 kB of 1.0 MB (0 %), 0 kB/s, unknown left"
     assert Progress(5, 10, 0, 1, 0).left == float("inf")
+
+
+def test_little_is_told_in_small_units_and_no_rate_of_the_first_seconds_is():
+    """At 40 kB/s nobody sees gigabytes move, and what one second brought says nothing of hours."""
+    assert str(Progress(720_000, 86 * 10**6, 0, 5, 18)) == (
+        "0 of 5 files, 720 kB of 86.0 MB (0 %), 40 kB/s, 35 min 32 s left"
+    )
+    assert str(Progress(16_000, 594 * 10**9, 0, 5, 1)) == "0 of 5 files, 16 kB of 594.00 GB (0 %)"
 
 
 @pytest.mark.parametrize(
@@ -473,6 +637,7 @@ def test_a_rule_stands_alone():
     """Each finds its own fault only."""
     stock = Stock(
         "/m",
+        config="is no JSON",
         index="is damaged",
         indexed=True,
         named=("a",),
@@ -484,6 +649,7 @@ def test_a_rule_stands_alone():
     )
     found = {rule.__name__: [finding.id for finding in rule(stock)] for rule in weights.RULES}
     assert found == {
+        "config_readable": ["weights.config"],
         "index_readable": ["weights.index"],
         "some_weights": [],
         "shards_present": ["weights.missing"],
