@@ -101,7 +101,9 @@ class Case:
         return changed(self.base, self.flags, self.environment, **self.fields)
 
     def __str__(self) -> str:
-        given = {**self.flags, **self.environment, **{name: str(value)[:20] for name, value in self.fields.items()}}
+        # A set has another order in each process, and a test must have one name in all of them.
+        fields = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in self.fields.items()}
+        given = {**self.flags, **self.environment, **{name: str(value)[:20] for name, value in fields.items()}}
         return f"{self.rule} {given}"
 
 
