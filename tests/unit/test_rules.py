@@ -361,3 +361,12 @@ def test_a_toolkit_that_was_read_is_judged_once():
     }
     assert judged == {None: ["cuda.toolkit"], tree: ["toolkit.torch"]}
     assert not rules.judge(replace(settings, cuda_home=""), FIT, RELEASE, None, tree)
+
+
+def test_what_lies_where_a_model_will_be_fetched_to_is_judged():
+    """A file in the way of the folder stops the role; what the service user cannot read yet does not."""
+    assert ids(replace(FIT, download=files(folder=False))) == [ids(replace(FIT, model=files(folder=False)))[0]]
+    locked = files(obstacles=(node.Obstacle("/srv/model/a", "root:root 0600"),))
+    found = {finding.id: finding.severity for finding in rules.judge(SETTINGS, replace(FIT, download=locked), RELEASE)}
+    assert found == {"model.unreadable": "warning"}
+    assert ids(replace(FIT, download=files())) == []
