@@ -48,20 +48,30 @@ def found(report: Mapping[str, Any]) -> list[str]:
     return [failure["id"] for failure in report["failures"]]
 
 
-@pytest.mark.parametrize(("cluster", "facts"), [("pp8-pcie", BOX), ("ep8-pcie", BOX), ("hgx", "eight_b200")])
+@pytest.mark.parametrize(
+    ("cluster", "facts"),
+    [
+        ("pp8-pcie", {"gpu1": BOX}),
+        ("ep8-pcie", {"gpu1": BOX}),
+        ("hgx", {"gpu1": "eight_b200"}),
+        ("fleet", {"gpu1": BOX, "gpu2": BOX, "hgx1": "eight_b200"}),
+    ],
+)
 def test_an_example_is_fit_by_recorded_facts(
-    playbook: Callable[..., Results], tmp_path: Path, cluster: str, facts: str
+    playbook: Callable[..., Results], tmp_path: Path, cluster: str, facts: dict[str, str]
 ) -> None:
-    folder = recorded(tmp_path / "facts", gpu1=facts)
+    folder = recorded(tmp_path / "facts", **facts)
     extra = ("-e", f"preflight_facts={folder}", "-e", f"preflight_report={tmp_path / 'reports'}")
     results = playbook(PLAYBOOK, ROOT / "inventories" / cluster, "--check", *extra)
     assert not (tmp_path / "connected").exists()
     assert {outcome for _task, outcome, _host, _result in results} == {"ok"}
     assert not any(result.get("changed") for _task, _outcome, _host, result in results)
-    report = reports(tmp_path / "reports")["gpu1"]
-    assert (report["host"], report["ok"], report["judged"], report["failures"]) == ("gpu1", True, "node", [])
-    assert {finding["severity"] for finding in report["findings"]} <= {"info", "warning"}
-    assert len(report["facts"]["hardware"]["gpus"]) == 8
+    written = reports(tmp_path / "reports")
+    assert set(written) == set(facts)
+    for host, report in written.items():
+        assert (report["host"], report["ok"], report["judged"], report["failures"]) == (host, True, "node", [])
+        assert {finding["severity"] for finding in report["findings"]} <= {"info", "warning"}
+        assert len(report["facts"]["hardware"]["gpus"]) == 8
 
 
 def test_what_is_wrong_is_told_at_once(playbook: Callable[..., Results], tmp_path: Path) -> None:
