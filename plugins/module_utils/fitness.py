@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.inference.sglang.plugins.module_utils import releases
 from ansible_collections.inference.sglang.plugins.module_utils.findings import Finding, Severity
 from ansible_collections.inference.sglang.plugins.module_utils.hardware import (
     CudaTree,
@@ -21,7 +20,6 @@ from ansible_collections.inference.sglang.plugins.module_utils.hardware import (
     Hardware,
     Xid,
 )
-from ansible_collections.inference.sglang.plugins.module_utils.releases import Release
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -221,17 +219,6 @@ def nvlinked(hardware: Hardware) -> bool:
     if hardware.links:
         return all(word.startswith("NV") for word in hardware.links.values())
     return all(gpu.nvlinks and gpu.nvlinks[0] for gpu in hardware.gpus)
-
-
-def needs(release: Release) -> dict[str, str]:
-    """What a release asks of a node: one row of the table of compatibility."""
-    return {
-        "release": release.version,
-        "cuda": release.cuda,
-        "driver": f">= {LEAST_DRIVER[_version(release.cuda)[0]]}",
-        "glibc": f">= {releases.PLATFORM.split('-manylinux_')[1].replace('_', '.')}",
-        "python": ", ".join(release.pythons),
-    }
 
 
 # Driver.

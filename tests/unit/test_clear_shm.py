@@ -14,15 +14,13 @@ import pytest
 from test_server_unit import service
 
 PROGRAM = Path(__file__).resolve().parents[2] / "roles/sglang_server/files/clear-shm"
-ROOT = os.geteuid() == 0
-SERVICE, ALICE = (4321, 4322) if ROOT else (os.geteuid(), os.geteuid())
-only_root = pytest.mark.skipif(not ROOT, reason="only root can act as another user")
+SERVICE, ALICE = 4321, 4322  # acting as them needs root, as all of script/test does
 
 # A process of the service's user. pytest's folders are closed to others, so it enters by a folder that is open already.
 # Whoever changes its user is closed to its own kind until prctl(PR_SET_DUMPABLE) or an exec, which a unit's is.
-AS_SERVICE = "import os, sys, ctypes; os.fchdir({folder})"
-if ROOT:
-    AS_SERVICE += "; os.setgid({user}); os.setuid({user}); ctypes.CDLL(None).prctl(4, 1)"
+AS_SERVICE = (
+    "import os, sys, ctypes; os.fchdir({folder}); os.setgid({user}); os.setuid({user}); ctypes.CDLL(None).prctl(4, 1)"
+)
 
 
 @pytest.fixture
@@ -111,7 +109,6 @@ def test_what_is_not_nccl_s_or_may_be_open_to_others_stays(
     assert names(tmp_path) == ["nccl-folder", "nccl-link", "nccl-shared", "psm_0a1b", "sem.nccl-1"]
 
 
-@only_root
 def test_another_user_s_stays(
     segment: Callable[..., None], clear: Callable[[], subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -578,13 +578,6 @@ def test_two_versions_in_one_toolkit() -> None:
     assert "nvcc 13.3 and headers of 13.0" in mixed[0].seen
 
 
-@pytest.mark.parametrize("release", RELEASES.values(), ids=lambda release: release.version)
-def test_what_a_release_needs(release: Any) -> None:
-    row = fitness.needs(release)
-    assert (row["cuda"], row["driver"], row["glibc"]) == ("13.0", ">= 580", ">= 2.34")
-    assert row["python"].startswith("3.11, 3.12")
-
-
 # Whole nodes.
 
 WHOLE = {

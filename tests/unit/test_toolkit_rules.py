@@ -214,8 +214,6 @@ SERVICE = 64001
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    if os.getuid() != 0:
-        pytest.skip("files of other owners need root")
     for place in (*tmp_path.parents, tmp_path):
         if place != Path("/") and place.stat().st_uid == os.getuid():
             place.chmod(place.stat().st_mode | 0o055)
